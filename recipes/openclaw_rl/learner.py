@@ -85,7 +85,7 @@ class OpenClawRLLearner(AdapterLearner):
             group = [lessons[i] for i in indices]
             logp_BR, opd_BR, mask_BR, behaviour_BR = self._compare(group)
             gap_BR = (logp_BR - behaviour_BR).clamp(-_FURTHEST, _FURTHEST)
-            advantage_B1 = torch.tensor([advantages[i] for i in indices])[:, None]
+            advantage_B1 = mask_BR.new_tensor([advantages[i] for i in indices])[:, None]
             rl_BR = clipped(gap_BR.exp(), advantage_B1, knobs)
             share = len(group) / len(lessons)  # of the batch's mean
             rl = sample_mean(rl_BR, mask_BR) * share
@@ -123,7 +123,7 @@ class OpenClawRLLearner(AdapterLearner):
         padded = self.policy.pad([one.student for one in group])
         mask_BR, sampled_BR = padded.mask_BR, padded.mask_BR.bool()
         at = at_trained(padded, self.policy.hidden(padded))
-        guided_B = torch.tensor([one.teacher is not None for one in group])
+        guided_B = sampled_BR.new_tensor([one.teacher is not None for one in group])
         guided_N = guided_B[:, None].expand_as(sampled_BR)[sampled_BR]
         teacher_NH = at.hidden_NH.detach().clone()
         if guided_B.any():

@@ -17,9 +17,9 @@ def mask_forbidden(logits_BRV: Tensor, rollouts: Sequence[Rollout]) -> Tensor:
     """Return logits in which ids that the engine could not sample have probability 0."""
     if not any(r.allowed for r in rollouts):
         return logits_BRV
-    forbidden = torch.zeros(len(rollouts), 1, logits_BRV.shape[-1], dtype=torch.bool)
+    forbidden = logits_BRV.new_zeros(len(rollouts), 1, logits_BRV.shape[-1], dtype=torch.bool)
     for row, r in enumerate(rollouts):
         if r.allowed:
             forbidden[row] = True
             forbidden[row, 0, list(r.allowed)] = False
-    return logits_BRV.masked_fill(forbidden.to(logits_BRV.device), _MASKED)
+    return logits_BRV.masked_fill(forbidden, _MASKED)

@@ -14,7 +14,15 @@ FILE = "critic.pt"
 class Critic:
     """V(s_t) from the hidden state that token t was sampled from."""
 
-    def __init__(self, hidden_size: int, *, width: int, learning_rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        width: int,
+        learning_rate: float,
+        seed: int,
+        device: torch.device,
+    ) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             last = nn.Linear(width or hidden_size, 1)
@@ -23,12 +31,12 @@ class Critic:
             nn.init.zeros_(last.bias)
             body = (nn.Linear(hidden_size, width), nn.Tanh()) if width else ()
             norm = nn.LayerNorm(hidden_size, elementwise_affine=False)
-            self.head = nn.Sequential(norm, *body, last)
+            self.head = nn.Sequential(norm, *body, last).to(device)
         parameters = self.head.parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
 
     def values(self, hidden_BRH: Tensor) -> Tensor:
-        values: Tensor = self.head(hidden_BRH.detach()).squeeze(-1)
+        values: Tensor = self.head(hidden_BRH.detach().float()).squeeze(-1)
         return values
 
     def update(
@@ -51,6 +59,6 @@ class Critic:
         torch.save(state, directory / FILE)
 
     def load(self, directory: Path) -> None:
-        state = torch.load(directory / FILE, weights_only=True)
+        state = torch.load(directory / FILE, weights_only=True, map_location="cpu")
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -34,7 +34,7 @@ class Padded:
         return self.ids[:, self.prompt_length :]
 
 
-def pad(rollouts: Sequence[Rollout], pad_id: int) -> Padded:
+def pad(rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> Padded:
     prompt = max(len(r.prompt) for r in rollouts)
     response = max(len(r.response) for r in rollouts)
     ids, attention, behaviour, mask = [], [], [], []
@@ -44,15 +44,16 @@ def pad(rollouts: Sequence[Rollout], pad_id: int) -> Padded:
         attention.append([0] * left + [1] * (len(r.prompt) + len(r.response)) + [0] * right)
         behaviour.append([*r.behaviour_logp, *[0.0] * right])
         mask.append([*r.mask, *[0] * right])
-    attention_t = torch.tensor(attention)
+    attention_t = torch.tensor(attention, device=device)
+    temperature = torch.tensor([r.temperature for r in rollouts], device=device)
     return Padded(
-        ids=torch.tensor(ids),
+        ids=torch.tensor(ids, device=device),
         attention=attention_t,
         positions=(attention_t.cumsum(1) - 1).clamp(min=0),
         prompt_length=prompt,
-        behaviour_BR=torch.tensor(behaviour, dtype=torch.float32),
-        mask_BR=torch.tensor(mask, dtype=torch.float32),
-        temperature_B11=torch.tensor([r.temperature for r in rollouts])[:, None, None],
+        behaviour_BR=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        mask_BR=torch.tensor(mask, dtype=torch.float32, device=device),
+        temperature_B11=temperature[:, None, None],
     )
 
 

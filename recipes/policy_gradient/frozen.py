@@ -15,7 +15,6 @@ import torch
 from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from recipes.policy_gradient.forward import pad, response_hidden
 from recipes.policy_gradient.policy import LoraPolicy
@@ -37,14 +36,14 @@ class FrozenModel:
     @torch.no_grad()
     def hidden(self, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the last hidden states [B, R, H] that the response tokens would come from."""
-        padded = pad(rollouts, int(self.causal.config.pad_token_id or 0))
+        padded = pad(rollouts, int(self.causal.config.pad_token_id or 0), self.causal.device)
         return response_hidden(self.causal, padded)
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [..., V] of hidden states [..., H]."""
+        """Return the logits [..., V] of hidden states [..., H], in float32."""
         logits: Tensor = self.causal.lm_head(hidden)
-        return logits
+        return logits.float()
 
 
 class Average(FrozenModel):
@@ -94,17 +93,15 @@ def teacher_in(directory: Path, policy: LoraPolicy) -> FrozenModel:
     """
     if (directory / _ADAPTER_CONFIG).is_file():
         copied = _copy_of(policy)
-        device = str(next(copied.parameters()).device)
-        copied.load_adapter(str(directory), _NAME, torch_device=device)
+        copied.load_adapter(str(directory), _NAME, torch_device=str(policy.compute.device))
         copied.set_adapter(_NAME)
         copied.delete_adapter("default")
         return FrozenModel(copied.get_base_model())
-    causal = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    causal.config.use_cache = False
+    causal = policy.compute.causal(directory)
     size, wanted = causal.config.vocab_size, policy.causal.config.vocab_size
     if size != wanted:
         raise Poison(f"the teacher in {directory} has {size} tokens, the policy {wanted}")
-    return FrozenModel(causal)
+    return FrozenModel(causal.to(policy.compute.device))
 
 
 def _copy_of(policy: LoraPolicy) -> Any:

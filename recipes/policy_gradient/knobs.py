@@ -1,6 +1,7 @@
 """Knobs of recipes that train an adapter, and of policy gradients."""
 
 from math import isfinite
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -33,6 +34,13 @@ class PolicyKnobs(recipe.Knobs):
     prompt_gradient: bool = Field(
         True,
         description="false: no gradient through the prompt's keys and values; several times faster",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device of the learner; auto: the GPU if there is one"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="number type of the frozen base; auto: bfloat16 on a GPU, else float32",
     )
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="policy updates between two candidates")

@@ -1,7 +1,7 @@
 """A LoRA policy on a frozen causal language model."""
 
-# fp32 and one torch thread: sampler's and trainer's log-probabilities agree to 1e-5, and the
-# same seed gives the same bits.
+# With a float32 base and one torch thread the log-probabilities of sampler and trainer agree to
+# 1e-5, and the same seed gives the same bits.
 #
 # Shapes: B rollouts, R response positions, H hidden units, V vocabulary.
 
@@ -18,9 +18,9 @@ import peft
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, optim
-from transformers import AutoModelForCausalLM
 
 from recipes.policy_gradient.allowed import mask_forbidden
+from recipes.policy_gradient.compute import Compute
 from recipes.policy_gradient.forward import Padded, pad, response_hidden
 from recipes.policy_gradient.knobs import PolicyKnobs
 from recipes.policy_gradient.rollouts import Rollout
@@ -50,8 +50,8 @@ class Scored:
 class LoraPolicy:
     def __init__(self, knobs: PolicyKnobs, model_path: Path) -> None:
         torch.set_num_threads(1)
-        base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-        base.config.use_cache = False
+        self.compute = Compute.of(knobs)
+        base = self.compute.causal(model_path)
         config = peft.LoraConfig(
             r=knobs.lora_r,
             lora_alpha=knobs.lora_alpha,
@@ -64,7 +64,8 @@ class LoraPolicy:
             # peft reads an attribute under its old name.
             warnings.filterwarnings("ignore", ".is_gradient_checkpointing.", FutureWarning)
             torch.manual_seed(knobs.seed)
-            self.model: Any = peft.get_peft_model(base, config)
+            # The adapter is drawn on the CPU, equal on every device, and is float32 (peft's cast).
+            self.model: Any = peft.get_peft_model(base, config).to(self.compute.device)
         self.model.train()
         self.hidden_size = int(base.config.hidden_size)
         self._knobs = knobs
@@ -79,16 +80,16 @@ class LoraPolicy:
         return self.model.get_base_model()
 
     def pad(self, rollouts: Sequence[Rollout]) -> Padded:
-        return pad(rollouts, int(self.causal.config.pad_token_id or 0))
+        return pad(rollouts, int(self.causal.config.pad_token_id or 0), self.compute.device)
 
     def hidden(self, padded: Padded) -> Tensor:
         """Return the last hidden states [B, R, H] of the responses. See `response_hidden`."""
         return response_hidden(self.causal, padded, prompt_gradient=self._knobs.prompt_gradient)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [..., V] of hidden states [..., H]."""
+        """Return the logits [..., V] of hidden states [..., H], in float32."""
         logits: Tensor = self.causal.lm_head(hidden)
-        return logits
+        return logits.float()
 
     def score(self, rollouts: Sequence[Rollout]) -> Scored:
         """Run a forward over a padded batch."""
@@ -139,7 +140,7 @@ class LoraPolicy:
 
     def load(self, directory: Path) -> None:
         self._put(load_file(directory / WEIGHTS))
-        self.optimizer.load_state_dict(torch.load(directory / OPTIMIZER, weights_only=True))
+        self.optimizer.load_state_dict(_loaded(directory / OPTIMIZER))
 
     def adopt(self, adapter: Path | None) -> None:
         """Take a published adapter, with a fresh optimizer. Raises Poison for another shape."""
@@ -167,6 +168,11 @@ class LoraPolicy:
             betas=(0.9, self._knobs.adam_beta2),
             weight_decay=0.0,
         )
+
+
+def _loaded(path: Path) -> Any:
+    # The optimizer brings the tensors to its weights' device, also if another device wrote them.
+    return torch.load(path, weights_only=True, map_location="cpu")
 
 
 def _plain(value: Any) -> Any:

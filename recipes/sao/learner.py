@@ -49,12 +49,12 @@ def correction(ratio_BR: Tensor, knobs: Knobs) -> Tensor:
 def credit_batch(group: Sequence[Rollout], value_BR: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
     """Return advantages and returns [B, R], 0 on observations and padding."""
     advantage_BR, return_BR = torch.zeros_like(value_BR), torch.zeros_like(value_BR)
-    for row, one in enumerate(group):
+    for row, (one, padded) in enumerate(zip(group, value_BR.tolist(), strict=True)):
         length = len(one.response)
-        values = value_BR[row, :length].tolist()
+        values = padded[:length]
         advantages, returns = credit(one.mask, values, one.reward, knobs)
-        advantage_BR[row, :length] = torch.tensor(advantages)
-        return_BR[row, :length] = torch.tensor(returns)
+        advantage_BR[row, :length] = value_BR.new_tensor(advantages)
+        return_BR[row, :length] = value_BR.new_tensor(returns)
     return advantage_BR, return_BR
 
 
@@ -69,6 +69,7 @@ class SAOLearner(PolicyLearner):
             width=knobs.critic_width,
             learning_rate=knobs.critic_lr,
             seed=knobs.seed,
+            device=self.policy.compute.device,
         )
 
     def step(self, batch: Sequence[Unit]) -> StepResult:

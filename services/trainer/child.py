@@ -41,7 +41,7 @@ class ChildProcess:
     _child: asyncio.subprocess.Process | None = None
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Raises also Unavailable if the process died on a full disk."""
+        """Raises also Unavailable: a full disk, or no device for the learner."""
         await asyncio.to_thread(bound_log, self.log_path)
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -58,6 +58,8 @@ class ChildProcess:
             raise
         if "ok" in reply:
             return StepReply(**reply["ok"])
+        if "away" in reply:
+            raise Unavailable(reply["away"])
         await self.stop()  # a batch that failed half-way leaves a learner in an unknown state
         if "damaged" in reply:
             raise StateDamaged(reply["damaged"])

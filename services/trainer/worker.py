@@ -1,7 +1,8 @@
 """The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
 stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch (a file)}
-stdout  a reply a line: {ok: {step, proposes, metrics, skipped}} | {poison, trace} | {damaged}
+stdout  a reply a line: {ok: {step, proposes, metrics, skipped}} | {poison, trace}
+        | {damaged} | {away}
 stderr  the output of libraries
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import orjson
 
 from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.errors import Unavailable
 from reefcommon.files import sync_directory
 from reefcommon.recipe import Learner, WeightRecipe
 from reefcommon.recipe_loading import load_recipe
@@ -44,6 +46,7 @@ class Worker:
         Raises:
             StateDamaged: the start cannot be used.
             Poison: the batch cannot be used, or numbers are not finite.
+            Unavailable: the learner's device is not there.
         """
         learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
@@ -55,6 +58,10 @@ class Worker:
         if request.out is not None:
             self._save(learner, request.out, reply)
         return reply
+
+    def forget(self) -> None:
+        """Drop the learner; the next step builds it anew."""
+        self._learner = None
 
     def _save(self, learner: Learner, out: Path, reply: StepReply) -> None:
         staged = out.with_name(f".{out.name}.{os.getpid()}")
@@ -105,6 +112,9 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
             reply: dict[str, Any] = {"ok": worker.handle(StepRequest.model_validate_json(line))}
         except StateDamaged as error:
             reply = {"damaged": str(error)}
+        except Unavailable as error:
+            worker.forget()
+            reply = {"away": str(error)}
         except Exception as error:  # noqa: BLE001  # the learner is its author's code
             traceback.print_exc()
             reply = {"poison": place_of(error), "trace": last_lines(error)}

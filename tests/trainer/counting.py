@@ -2,7 +2,7 @@
 
 Its policy is a list of the sample ids that it was trained on, its critic a count. Scores tell the learner what to do:
 -1 the batch is poison, 7 the batch is skipped, -2 the process dies (once per marker file), -3 it hangs, -4 it always dies,
--5 the learner raises.
+-5 the learner raises, -6 it waits for a device.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from recipes.policy_gradient.rollouts import admit
 from reefcommon import recipe
-from reefcommon.errors import Poison
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, Learner, StepResult, WeightRecipe
@@ -56,6 +56,9 @@ class CountingLearner:
                 os._exit(9)
             if sample.score == -5:
                 raise OverflowError(sample.event_id)
+            if sample.score == -6 and not marker.exists():
+                marker.touch()
+                raise Unavailable("no GPU")
             if sample.score == -3 and not marker.exists():
                 marker.touch()
                 time.sleep(60)

@@ -85,6 +85,17 @@ def test_a_process_that_was_killed_long_ago_under_the_loop_of_the_service(tmp_pa
         runner.run(killed())
 
 
+async def test_a_device_that_is_away_costs_no_batch(tmp_path):
+    rig = await ready(tmp_path, attempts=1)
+    await arrive(rig, (1, -6))
+    with pytest.raises(Unavailable, match="no GPU"):
+        await rig.settle()
+    await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1")]
+    assert rig.bus.refusals == []
+    await rig.stop()
+
+
 async def test_a_process_that_hangs_is_killed(tmp_path):
     rig = await ready(tmp_path, timeout_s=0.1)
     await arrive(rig, (1, -3))
