@@ -56,14 +56,18 @@ class Periodic(Generic[T]):
         return self.failing or None
 
 
-async def cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def cancel(tasks: Iterable["asyncio.Task[None]"], again_s: float = CANCEL_AGAIN_S) -> None:
     """Cancel tasks and wait for their end."""
     left = set(tasks)
     while left:
-        # A library may lose a cancellation, as a Kafka consumer does that was just started.
+        # A library may lose a cancellation, as a Kafka consumer does that was just started, and all
+        # that waits by `asyncio.wait_for` before Python 3.12.
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        ended, left = await asyncio.wait(left, timeout=again_s)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # it was ended: no one asks for its error
 
 
 def end_process_on_failure(task: "asyncio.Task[None]") -> None:

@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
 from reefcommon.files import lock
+from reefkit.background import cancel
 from reefkit.redis_heads import answering
 
 log = structlog.get_logger()
@@ -115,14 +116,22 @@ class RedisLease:
             LeaseLost: not renewed. The block is cancelled then.
         """
         await self.acquire(wait_s=wait_s)
+
+        def renewed(until: float) -> None:
+            # Expired, the block is being cancelled, or its library has lost the cancellation: it
+            # goes on under a lease that was held again meanwhile.
+            if not limit.expired():
+                limit.reschedule(until)
+
         try:
             async with asyncio.timeout(_CERTAIN * self._ttl_s) as limit:
-                renewing = asyncio.create_task(self.keep(limit.reschedule))
+                renewing = asyncio.create_task(self.keep(renewed))
                 try:
                     yield
                 finally:
-                    renewing.cancel()
-                    await asyncio.gather(renewing, return_exceptions=True)
+                    # Not once: redis-py sends under `asyncio.wait_for`, which loses a cancellation
+                    # that comes as the bytes leave. The renewal, and this, would go on for ever.
+                    await cancel([renewing], again_s=self._ttl_s / 5)
         except TimeoutError:
             if limit.expired():
                 lost = f"the lease of {self._name} was lost: another process may have it now"

@@ -46,7 +46,8 @@ class Lease:
         while True:
             await asyncio.sleep(renewal_s(self.seconds))
             with absence_logged(self.key):
-                await self._renew()
+                if not await self._renew():
+                    return  # the work has ended, and the store's client lost the cancellation
 
     async def held(self) -> bool:
         """False if another gateway may have begun this work, or has done it."""
