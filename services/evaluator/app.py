@@ -55,8 +55,8 @@ def build(
     candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish
     lease = partial(RedisLease, outside.redis)
-    trials = Trials(judge, evidence, candidates, lambda name: lease(f"trials:{name}"), publish)
-    return Handlers(plans, evidence, trials)
+    hold, more = lambda name: lease(f"trials:{name}"), (settings.long_wait_s, outside.now)
+    return Handlers(plans, evidence, Trials(judge, evidence, candidates, hold, publish, *more))
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -70,9 +70,11 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     rounds = Periodic("trials", trials.round, settings.look_again_every_s)
     health = Health(SERVICE, broker=broker, checks={"waiting": rounds.check})
     health.facts.update(
-        waiting_candidates=lambda: len(rounds.result or ()),
-        waiting_for=lambda: [asdict(item) for item in rounds.result or ()],
+        waiting_candidates=lambda: len(trials.waiting()),
+        waiting_for=lambda: [asdict(item) for item in trials.waiting()],
         tasks=plans.task_names,
     )
-    tasks, close = (BackgroundTask(rounds.name, rounds.run),), (outside.close, trials.close)
+    lost = Periodic("lost candidates", trials.find_lost, settings.reread_log_every_s, 60.0)
+    tasks = tuple(BackgroundTask(one.name, one.run) for one in (rounds, lost))
+    close = outside.close, trials.close
     return Service(health, broker, prepare=trials.restore, tasks=tasks, close=close).app()

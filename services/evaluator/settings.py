@@ -18,5 +18,9 @@ class Settings(ServiceSettings):
     """tries of an episode, of loading and of the first answer"""
     first_delay_s: float = Field(0.5, ge=0, description="wait before the second try; then doubled")
     episode_within_s: float = Field(120.0, gt=0, description="longest try of an episode")
+    long_wait_s: float = Field(120.0, gt=0)
+    """a candidate that is without a verdict for longer is logged, with the reason"""
+    reread_log_every_s: float = Field(3600.0, gt=0)
+    """interval of the search in the log for candidates that Redis has lost"""
     look_again_every_s: float = Field(2.0, gt=0)
     """interval of the checks for candidates that wait for evidence"""

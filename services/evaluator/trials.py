@@ -3,20 +3,24 @@
 #     candidate -> kept in the evidence store -> offset committed
 #               -> trial of its scenario -> verdict published -> forgotten
 #
-# If the store has lost its contents, they and the verdicts are read from the log again.
+# If the store has lost its contents, they and the verdicts are read from the log again; a single
+# candidate that it has lost is found by a later reading (`find_lost`). A candidate that waits is in
+# `/status` from its arrival on, with the reason.
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import structlog
-from prometheus_client import Histogram
+from prometheus_client import Gauge, Histogram
 
 from reefcommon.errors import ReefError, Transient, Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation
+from reefkit.background import cancel
 from reefkit.redis_lease import RedisLease
 from services.evaluator.judge import EvidenceStore, Judge, failed
 
@@ -27,7 +31,15 @@ DURATION = Histogram(
     "time from a candidate to its verdict",
     buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
 )
+WAIT_S = Gauge(
+    "reef_candidate_wait_seconds",
+    "age of the oldest candidate without a verdict, in trial or not; 0: there is none",
+    ["scenario"],
+)
 MAX_ATTEMPTS = 6
+ON_TRIAL, NEXT = "its trial is under way", "comes after another candidate"
+# A candidate is in the log before it is in the store; a verdict likewise.
+LOST_AFTER = timedelta(minutes=2)
 
 
 class CandidateLog(Protocol):
@@ -40,19 +52,26 @@ class WaitingCandidate:
     scenario: str
     candidate_id: str
     reason: str
+    since: datetime
 
 
 @dataclass(slots=True)
 class Trials:
-    """Judges waiting candidates. `lease`: the right to judge those of a scenario."""
+    """Judges waiting candidates. `lease`: the right to judge those of a scenario.
+
+    A candidate that waits for longer than `long_wait_s` is logged once for each reason.
+    """
 
     judge: Judge
     evidence: EvidenceStore
     candidates: CandidateLog
     lease: Callable[[str], RedisLease]
     publish: Callable[[CandidateProposed, Evaluation], Awaitable[None]]
+    long_wait_s: float = 120.0
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _running: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    _waiting: dict[str, list[WaitingCandidate]] = field(default_factory=dict)
+    _waiting: dict[str, dict[str, WaitingCandidate]] = field(default_factory=dict)
+    _logged: dict[str, str] = field(default_factory=dict)
     _failing: dict[str, str] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
 
@@ -60,10 +79,12 @@ class Trials:
         """Keep a candidate and begin its trial. May be repeated."""
         await self.restore()
         await self.evidence.wait(candidate)
+        self._show(candidate, NEXT)
+        log.info("candidate_taken", scenario=candidate.scenario, candidate=candidate.event_id)
         self._begin(candidate.scenario)
 
     async def round(self) -> list[WaitingCandidate]:
-        """Begin the trials of waiting candidates. Returns those that lacked evidence last time.
+        """Begin the trials of waiting candidates. Returns all candidates without a verdict.
 
         Raises:
             Unavailable: a trial failed because a node or a store does not answer.
@@ -71,9 +92,34 @@ class Trials:
         await self.restore()
         for scenario in await self.evidence.waiting_scenarios():
             self._begin(scenario)
+        rows = self.waiting()
+        self._tell(rows)
         if self._failing:
             raise Unavailable("; ".join(sorted(set(self._failing.values()))))
-        return [candidate for found in self._waiting.values() for candidate in found]
+        return rows
+
+    def waiting(self) -> list[WaitingCandidate]:
+        """Return the candidates without a verdict that this process knows, oldest first."""
+        rows = [
+            replace(row, reason=self._failing.get(scenario, row.reason))
+            for scenario, found in self._waiting.items()
+            for row in found.values()
+        ]
+        return sorted(rows, key=lambda row: row.since)
+
+    async def find_lost(self) -> int:
+        """Keep candidates again that only the log has; return their number. Raises Unavailable."""
+        # A Redis that fails over may lose acknowledged writes, and the trainer would wait for ever.
+        kept: set[str] = set()  # before the log is read: they may be judged meanwhile
+        for scenario in await self.evidence.waiting_scenarios():
+            kept |= {candidate.event_id for candidate in await self.evidence.waiting(scenario)}
+        candidates, _ = await self.candidates.read()
+        before = self.now() - LOST_AFTER
+        lost = [one for one in candidates if one.at < before and one.event_id not in kept]
+        for candidate in lost:
+            log.warning("candidate_was_lost", scenario=candidate.scenario, id=candidate.event_id)
+            await self.add(candidate)
+        return len(lost)
 
     async def restore(self) -> None:
         """If the store lost its contents, read candidates and verdicts from the log."""
@@ -91,9 +137,7 @@ class Trials:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        for task in self._running.values():
-            task.cancel()
-        await self.settled()
+        await cancel(self._running.values())
 
     def _begin(self, scenario: str) -> None:
         if scenario not in self._running:
@@ -104,7 +148,9 @@ class Trials:
     async def _run(self, scenario: str) -> None:
         try:
             lease = self.lease(scenario)
-            if not await lease.taken():
+            if await lease.taken():
+                self._waiting[scenario] = {}  # another process judges them, and shows them
+            else:
                 async with lease.during(wait_s=0):
                     await self._judge_all(scenario)
             self._failing.pop(scenario, None)
@@ -117,18 +163,36 @@ class Trials:
 
     async def _judge_all(self, scenario: str) -> None:
         # The newest first: it has learned from more samples. Those that arrive meanwhile count too.
-        lacking: dict[str, WaitingCandidate] = {}
+        lacking: dict[str, str] = {}
         while True:
             candidates = await self.evidence.waiting(scenario)
+            self._waiting[scenario] = {}
+            for candidate in candidates:
+                self._show(candidate, lacking.get(candidate.event_id, NEXT))
             left = [one for one in candidates if one.event_id not in lacking]
             if not left:
                 break
+            self._show(left[0], ON_TRIAL)
             if reason := await self._verdict(left[0]):
-                one = WaitingCandidate(scenario, left[0].event_id, reason)
-                lacking[one.candidate_id] = one
+                lacking[left[0].event_id] = reason
             else:
                 await self.evidence.done(left[0])
-        self._waiting[scenario] = list(lacking.values())
+
+    def _show(self, candidate: CandidateProposed, reason: str) -> None:
+        row = WaitingCandidate(candidate.scenario, candidate.event_id, reason, candidate.at)
+        self._waiting.setdefault(candidate.scenario, {})[row.candidate_id] = row
+
+    def _tell(self, rows: list[WaitingCandidate]) -> None:
+        now = self.now()
+        for scenario in self._waiting:
+            since = min((row.since for row in rows if row.scenario == scenario), default=now)
+            WAIT_S.labels(scenario).set(max((now - since).total_seconds(), 0.0))
+        long = [row for row in rows if (now - row.since).total_seconds() > self.long_wait_s]
+        for row in long:
+            if self._logged.get(row.candidate_id) != row.reason:
+                about = {"scenario": row.scenario, "candidate": row.candidate_id}
+                log.warning("candidate_waits", since=str(row.since), reason=row.reason, **about)
+        self._logged = {row.candidate_id: row.reason for row in long}
 
     async def _verdict(self, candidate: CandidateProposed) -> str:
         """Returns why there is no verdict yet; "" if there is."""

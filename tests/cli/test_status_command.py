@@ -100,6 +100,7 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
         "bindings": {
             "support/mine.h:H": {
                 "state": "waiting for the verdict on its candidate",
+                "proposed_at": (datetime.now(UTC) - timedelta(minutes=4)).isoformat(),
                 "step": 1,
                 "samples": {"waiting": 4},
             }
@@ -109,7 +110,10 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
     assert "kafka: away" not in output
     row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
     assert row in output
-    assert "mine.h:H\tsupport\twaiting for the verdict on its candidate\t1\t4" in output
+    assert (
+        "mine.h:H\tsupport\twaiting for the verdict on its candidate (proposed 4 min ago)\t1\t4"
+        in output
+    )
     answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"][
         "last_metrics"
     ]["policy_grad_norm"] = 1.0
@@ -121,10 +125,11 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     head = answer["heads"]["default"]
     answer["heads"] = {"default": {**head, "learns": True}, "relay": {**head, "learns": False}}
     reason = "3 of 5 held-out samples are there"
-    waits = {"scenario": "default", "candidate_id": "cand-7", "reason": reason}
+    since = (datetime.now(UTC) - timedelta(minutes=3)).isoformat()
+    waits = {"scenario": "default", "candidate_id": "cand-7", "reason": reason, "since": since}
     answer["services"]["evaluator"] = {"failures": {}, "waiting_for": [waits]}
     lines = reef("status").splitlines()
-    assert f"cand-7\tdefault\t{reason}" in lines
+    assert f"cand-7\tdefault\t{reason}\t3 min ago" in lines
     notes = {line.split("\t")[0]: line.split("\t")[4] for line in lines if "rel-2" in line}
     assert notes == {"default": "", "relay": "nothing learns here"}
     del answer["services"]["evaluator"]
@@ -175,6 +180,10 @@ def test_an_authors_error_has_its_file_and_line(
     services["trainer"] = {"failures": {}, "bindings": {"default/mine:M": binding}}
     oldest = {"report_id": "rep-1", "given_up_at": "2026-03-01T10:05:00.25+00:00"}
     services["experience"] = {"failures": {}, "parked_reports": 3, "oldest_parked_report": oldest}
+    services["experience"]["untagged_sessions"] = {"support": "95% name no session"}
     output = reef("status")
     assert f"mine:M\tdefault\tstopped\t1\t0\t\t{shown}\n" in output
-    assert "3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z" in output
+    assert (
+        "scenario support: 95% name no session; 3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z"
+        in output
+    )

@@ -2,14 +2,17 @@
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Release
 from reefkit.redis_heads import RedisReleaseHeads
 from reefkit.redis_lease import RedisLease
+from services.evaluator.trials import LOST_AFTER, NEXT, ON_TRIAL, WAIT_S
 from tests.evaluator.conftest import TASKS, World, candidate
 
 pytestmark = pytest.mark.redis
@@ -53,6 +56,95 @@ async def test_a_candidate_that_arrives_during_a_trial_is_next(world: World) -> 
     await process.on_candidate(candidate("a"))
     await process.on_candidate(candidate("b"))
     await process.trials.settled()
+    assert len(world.verdicts()) == 2
+
+
+async def test_a_candidate_is_shown_from_its_arrival_to_its_verdict(world: World) -> None:
+    """A trial may take minutes beside users; one that waits for it must not look lost."""
+    process, hold = await world.process(), asyncio.Event()
+    chat = world.nodes[0].chat
+
+    async def slow(*args: Any, **params: Any) -> Any:
+        await hold.wait()
+        return await chat(*args, **params)
+
+    world.nodes[0].chat = slow  # type: ignore[method-assign]
+    first, second = candidate("a"), candidate("b")
+    await process.on_candidate(first)
+    while [row.reason for row in process.trials.waiting()] != [ON_TRIAL]:
+        await asyncio.sleep(0.01)
+    await process.on_candidate(second)
+    rows = await process.trials.round()
+    assert {row.candidate_id: row.reason for row in rows} == {
+        first.event_id: ON_TRIAL,
+        second.event_id: NEXT,
+    }
+    assert rows[0].since == first.at
+    hold.set()
+    await process.trials.settled()
+    assert await process.trials.round() == []
+    assert len(world.verdicts()) == 2
+
+
+async def test_a_long_wait_is_logged_once_and_measured(world: World) -> None:
+    process = await world.process()
+    old = candidate().model_copy(update={"scenario": "nowhere"})
+    old = old.model_copy(update={"at": old.at - timedelta(minutes=5)})
+    with structlog.testing.capture_logs() as logged:
+        await process.on_candidate(old)
+        for _ in range(3):
+            await process.trials.settled()
+            rows = await process.trials.round()
+    assert ["has no head" in row.reason for row in rows] == [True]
+    waits = [line for line in logged if line["event"] == "candidate_waits"]
+    assert len({line["reason"] for line in waits}) == len(waits)
+    assert "has no head" in waits[-1]["reason"]
+    assert 300 <= WAIT_S.labels("nowhere")._value.get() < 360
+
+
+async def test_a_candidate_that_redis_has_lost_is_found_in_the_log(world: World) -> None:
+    process = await world.process()
+    await process.trials.round()
+    lost = candidate("a")
+    lost = lost.model_copy(update={"at": lost.at - LOST_AFTER - timedelta(seconds=1)})
+    world.log.candidates = [lost, candidate("b")]  # b is too young: it may be on its way
+    assert await process.trials.find_lost() == 1
+    await process.trials.settled()
+    [found] = world.events.of(CandidateEvaluated)
+    assert found.candidate.event_id == lost.event_id
+    world.log.candidates = []
+    assert await process.trials.find_lost() == 0
+
+
+async def test_a_lost_cancellation_of_the_renewal_stops_no_later_trial(world: World) -> None:
+    """It did: the lease was renewed for ever, and no candidate of the scenario was judged again."""
+    renewing, lost = asyncio.Event(), []
+
+    class Losing(RedisLease):
+        async def verify(self) -> None:
+            renewing.set()
+            try:
+                await asyncio.sleep(0.3)
+            except asyncio.CancelledError:
+                lost.append(1)
+                if len(lost) > 1:
+                    raise
+
+    process = await world.process()
+    process.trials.lease = lambda name: Losing(world.redis, name, ttl_s=2.0)
+    chat = world.nodes[0].chat
+
+    async def until_renewing(*args: Any, **params: Any) -> Any:
+        await renewing.wait()
+        return await chat(*args, **params)
+
+    world.nodes[0].chat = until_renewing  # type: ignore[method-assign]
+    await process.on_candidate(candidate("a"))
+    async with asyncio.timeout(60):
+        await process.trials.settled()
+        await process.on_candidate(candidate("b"))
+        await process.trials.settled()
+    assert lost
     assert len(world.verdicts()) == 2
 
 

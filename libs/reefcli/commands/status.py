@@ -91,8 +91,8 @@ def _print_gateway(body: dict[str, Any]) -> None:
         print_table(_MODEL_COLUMNS, models)
     candidates = body["services"].get("evaluator", {}).get("waiting_for") or ()
     keys = ("candidate_id", "scenario", "reason")
-    if waiting := [tuple(candidate[key] for key in keys) for candidate in candidates]:
-        print_table(("candidate", "scenario", "waits for"), waiting)
+    if waiting := [(*map(one.get, keys), ago(one.get("since", ""))) for one in candidates]:
+        print_table(("candidate", "scenario", "waits for", "since"), waiting)
     heads = [(scenario, *_head_row(head)) for scenario, head in body["heads"].items()]
     columns = ("scenario", "serves", "operation", "since", "note")
     print_table(columns, heads, whole=("serves",), empty="no scenario yet")
@@ -108,6 +108,8 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
     failures = facts["failures"]
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
     wrong = [f"{name}: {reason}" for name, reason in failures.items()]
+    untagged = facts.get("untagged_sessions", {})
+    wrong += [f"scenario {name}: {words}" for name, words in untagged.items()]
     if parked := facts.get("parked_reports"):
         oldest = facts.get("oldest_parked_report") or {}
         end = f", the oldest until {oldest['given_up_at'][:19]}Z" if oldest else ""
@@ -167,4 +169,5 @@ def _doing(facts: dict[str, Any]) -> str:
     note = f" (critic warm-up, {counted(facts['step'], 'step')} so far)" if warming_up else ""
     signals = facts.get("signals") or {}
     waits = f"; signals wait: {signals['waits']}" if signals.get("waits") else ""
-    return f"{facts['state']}{note}{waits}"
+    since = f" (proposed {ago(facts['proposed_at'])})" if facts.get("proposed_at") else ""
+    return f"{facts['state']}{since}{note}{waits}"
