@@ -48,6 +48,7 @@ class StubEngine:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.complete, methods=["POST"]),
                 Route("/v1/models", self.list_models),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
             ]
         )
 
@@ -58,6 +59,11 @@ class StubEngine:
                 "data": [{"id": name, "object": "model", "root": name} for name in self.models],
             }
         )
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append(body)
+        return JSONResponse({"count": 7, "max_model_len": 100, "tokens": [1] * 7})
 
     async def complete(self, request: Request) -> Response:
         body = await request.json()

@@ -107,6 +107,8 @@ class InferenceRecorded(Event):
     duration_ms: float = 0.0
     idempotency_digest: str | None = None
     harness: AppliedHarness | None = None
+    # the client's format, of which `request` and `response` are the chat
+    dialect: str = ""
 
 
 class FeedbackReported(Event):

@@ -44,7 +44,7 @@ def _meta(record: Record) -> bytes:
 
 _RECORD_PLAIN = (
     "scenario at traceparent api outcome session_tag release_id load_id model engine error status "
-    "first_token_ms duration_ms idempotency_digest caller prompt_token_ids"
+    "first_token_ms duration_ms idempotency_digest caller prompt_token_ids dialect"
 )
 _RECORD_JSON = "tags request response body_ref usage sampling harness"
 RECORDS: Columns = {

@@ -69,6 +69,36 @@ class Embeddings(BaseModel):
     messages: list[Message] = Field([], min_length=1)
 
 
+class AnthropicMessages(BaseModel):
+    """As Anthropic's reference has it."""
+
+    model_config = _shape(
+        {"model": "reef", "max_tokens": 16, "messages": [{"role": "user", "content": "Greet me."}]}
+    )
+    model: str | None = None
+    max_tokens: int = Field(ge=1)
+    messages: list[Message] = Field(min_length=1)
+    stream: Flag = None
+
+
+class CountedMessages(BaseModel):
+    """A request whose tokens are counted."""
+
+    model_config = _shape({"messages": [{"role": "user", "content": "Greet me."}]})
+    model: str | None = None
+    messages: list[Message] = Field(min_length=1)
+
+
+class OpenAIResponses(BaseModel):
+    """As OpenAI's reference has it."""
+
+    model_config = _shape({"model": "reef", "input": "Greet me.", "max_output_tokens": 16})
+    model: str | None = None
+    input: Texts
+    previous_response_id: str | None = None
+    stream: Flag = None
+
+
 class ReportKept(BaseModel):
     """The report's own receipt."""
 
@@ -133,6 +163,20 @@ def hot_routes(desk: Desk) -> APIRouter:
     @routes.post("/v1/chat/completions", tags=["inference"], dependencies=infer, responses=_ANSWER)
     async def answer_a_conversation(_headers: Exchanged, body: ChatCompletion) -> None:
         """Answer a conversation with the scenario's head release, and record it."""
+
+    @routes.post("/v1/messages", tags=["inference"], dependencies=infer, responses=_ANSWER)
+    async def answer_messages(_headers: Exchanged, body: AnthropicMessages) -> None:
+        """Answer in Anthropic's format. The record holds the chat that it stands for."""
+
+    @routes.post(
+        "/v1/messages/count_tokens", tags=["inference"], dependencies=infer, responses=_VECTORS
+    )
+    async def count_tokens(_headers: Exchanged, body: CountedMessages) -> None:
+        """Count the tokens of a request in Anthropic's format."""
+
+    @routes.post("/v1/responses", tags=["inference"], dependencies=infer, responses=_ANSWER)
+    async def respond(_headers: Exchanged, body: OpenAIResponses) -> None:
+        """Answer in the format of OpenAI's Responses, also after an earlier response."""
 
     @routes.post("/v1/completions", tags=["inference"], dependencies=infer, responses=_ANSWER)
     async def complete_a_text(_headers: Exchanged, body: TextCompletion) -> None:

@@ -71,6 +71,8 @@ class Exchange:
     release: Release | None = None
     # the change that the harness made to the messages, for the record
     harness: AppliedHarness | None = None
+    # the format that the client spoke, if it was not a chat's
+    dialect: str = ""
     pinned: bool = False
     model: str = ""
     engine: str = ""

@@ -66,6 +66,8 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
         event["release_id"] = x.release.release_id
         event["load_id"] = x.release.load_id
         event["loads"] = x.release.loads
+    if x.dialect:
+        event["dialect"] = x.dialect
     if x.harness is not None:
         event["harness"] = x.harness.model_dump()
     if x.digest is not None:

@@ -14,21 +14,32 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.gateway import metrics
 from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
+from services.gateway.domain.access import Grant
+from services.gateway.domain.dialects.messages import COUNT_PATH
 from services.gateway.domain.errors import ApiError, invalid, no_scenario
-from services.gateway.domain.exchange import HOT, INFERENCE, REPORT
+from services.gateway.domain.exchange import HOT, INFERENCE, REPORT, Exchange
 from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
 from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
+from services.gateway.edge.dialects import (
+    DIALECTS,
+    TOKENIZE,
+    DialectOutlet,
+    Translation,
+    chat_path,
+)
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
 from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch, refusal_of
 from services.gateway.exchange.inference import Inference
-from services.gateway.exchange.intake import Intake, scenario_of, traceparent_of
+from services.gateway.exchange.intake import Intake, RawHeaders, scenario_of, traceparent_of
 from services.gateway.handlers import Handlers
 from services.gateway.keys.repeats import Repeats
 
 _JSON = (b"content-type", b"application/json")
+_HOT = HOT | DIALECTS.keys()
+_EXCHANGES = INFERENCE.keys() | DIALECTS.keys()
 Handle = Callable[[Scope, Receive, AsgiOutlet, Charge], Awaitable[None]]
 
 
@@ -45,17 +56,23 @@ class Edge:
     stopping: Stopping
     head: HeadLimits = field(default_factory=HeadLimits)
     limits: Limits | None = None  # if no requests are counted
+    translation: Translation = field(init=False)
     control: ASGIApp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.translation = Translation(self.handlers.reads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.control(scope, receive, send)
             return
-        path, out, charge = scope["path"], AsgiOutlet(send), Charge(self.memory)
+        path, charge = scope["path"], Charge(self.memory)
+        dialect = DIALECTS.get(path)
+        out = AsgiOutlet(send) if dialect is None else DialectOutlet(send, dialect)
         handle: Handle = self._control
         refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
-        hot = refusal is None and path in HOT and scope["method"] == "POST"
+        hot = refusal is None and path in _HOT and scope["method"] == "POST"
         if refusal is not None:
             handle = partial(_refuse, refusal)
         elif hot:
@@ -67,7 +84,7 @@ class Edge:
             charge.end()
             # Routes are counted by their pattern: a path that a client made up is never a label.
             route = scope.get("route")
-            name = path if path in HOT else route.path if isinstance(route, Route) else "other"
+            name = path if path in _HOT else route.path if isinstance(route, Route) else "other"
             metrics.requests(name, out.status or 499).inc()
             if hot:
                 metrics.latency(path).observe(time.perf_counter() - started)
@@ -81,7 +98,7 @@ class Edge:
             if self.limits is None or path in OPEN:
                 await handle(scope, receive, out, charge)
             else:
-                async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.extra:
+                async with self._held(self.limits, scope, exchange=path in _EXCHANGES) as out.extra:
                     await handle(scope, receive, out, charge)
         except ClientGone:
             out.status = out.status or 499
@@ -119,11 +136,25 @@ class Edge:
         grant = self.intake.access.grant(headers)
         raw = await self.bodies.read(headers, receive, charge)
         self.memory.check_decoding(raw)
-        exchange = await self.intake.exchange(path, raw, raw_headers, headers, grant)
+        if isinstance(out, DialectOutlet):
+            exchange = await self._translated(path, raw, raw_headers, grant, out)
+        else:
+            exchange = await self.intake.exchange(path, raw, raw_headers, headers, grant)
         charge.to(len(raw) + len(exchange.upstream))
         exchange.charge = charge
         answerer = self.repeats if exchange.keyed else self.inference
         await answerer.answer(exchange, out, ClientWatch(receive))
+
+    async def _translated(
+        self, path: str, raw: bytes, raw_headers: RawHeaders, grant: Grant, out: DialectOutlet
+    ) -> Exchange:
+        headers = dict(raw_headers)
+        raw = await self.translation.read(path, raw, scenario_of(headers), out)
+        exchange = await self.intake.exchange(chat_path(path), raw, raw_headers, headers, grant)
+        exchange.dialect = DIALECTS[path].api
+        if path == COUNT_PATH:
+            exchange.path = TOKENIZE
+        return exchange
 
     async def _report(
         self, scope: Scope, receive: Receive, out: AsgiOutlet, charge: Charge

@@ -1,0 +1,1 @@
+"""Other vendors' request formats, as a layer around one chat request."""

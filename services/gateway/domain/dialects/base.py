@@ -1,0 +1,167 @@
+"""The port of a dialect, and the parts that dialects share."""
+
+# The edge turns a request into a chat request before anything else sees it, and the chat answer
+# into the dialect's as the last thing. So records, sessions, keys and the spool know chats only,
+# and the last event of a stream waits for the record as that of a chat does.
+
+import json
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import orjson
+
+from services.gateway.domain.errors import ApiError, invalid
+
+Json = dict[str, Any]
+CHAT_PATH = "/v1/chat/completions"
+REMEMBERED_CALLS = 10_000
+
+
+@dataclass(slots=True)
+class Spelling:
+    """The text of tool arguments by call id: a client sends back an object, the model wrote a text.
+
+    Another spelling would be other tokens, and the session would not go on where it was.
+    """
+
+    _texts: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def keep(self, call_id: str, text: str) -> None:
+        self._texts[call_id] = text
+        if len(self._texts) > REMEMBERED_CALLS:
+            self._texts.popitem(last=False)
+
+    def of(self, call_id: str, value: object) -> str:
+        """Return the model's own text for arguments, or JSON as models write it."""
+        text = self._texts.get(call_id)
+        if text is not None and read(text) == value:
+            return text
+        # The spacing of the corpora that models have read.
+
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request in a dialect: its chat request, and what its answer needs to know."""
+
+    asked: Json
+    chat: Json
+    stream: bool
+    model: str
+    spelling: Spelling
+    # known when the answer begins
+    receipt: str = ""
+    created: int = 0
+
+
+class Translator(ABC):
+    """Turns the chunks of a chat stream into the dialect's events."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+
+    @abstractmethod
+    def begin(self) -> list[Json]:
+        """Return the events before the first chunk."""
+
+    @abstractmethod
+    def chunk(self, chunk: Json) -> list[Json]:
+        """Return the events of a chunk."""
+
+    @abstractmethod
+    def end(self) -> list[Json]:
+        """Return the events of a complete stream, its terminal event last."""
+
+    @abstractmethod
+    def failure(self, error: Json) -> list[Json]:
+        """Return the events of a stream that broke off."""
+
+
+class Dialect(ABC):
+    """A format. `api` names it in records."""
+
+    api: ClassVar[str]
+
+    @abstractmethod
+    def chat(self, body: Json, spelling: Spelling, /) -> Json:
+        """Return the chat request. Raises ApiError."""
+
+    @abstractmethod
+    def answer(self, turn: Turn, chat: Json, /) -> Json:
+        """Return the answer to a chat's answer."""
+
+    @abstractmethod
+    def error(self, status: int, error: Json, /) -> Json:
+        """Return the body of a refusal; `error` is the API's own `{message, type, …}`."""
+
+    def turn(self, raw: bytes, spelling: Spelling) -> Turn:
+        """Read a request. Raises ApiError."""
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise invalid(None, f"The request body is not valid JSON: {error}.") from None
+        if not isinstance(body, dict):
+            raise invalid(None, "The request body must be a JSON object.")
+        chat = self.chat(body, spelling)
+        stream = body.get("stream")
+        if stream not in (None, True, False):
+            raise invalid("stream", "'stream' must be a boolean.")
+        if stream:
+            chat |= {"stream": True, "stream_options": {"include_usage": True}}
+        model = body.get("model")
+        return Turn(body, chat, bool(stream), model if isinstance(model, str) else "", spelling)
+
+
+def event(data: Json) -> bytes:
+    """Return a server-sent event whose name is the type of its data."""
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
+
+
+def read(text: str) -> Any:
+    """Return the value of a JSON text; None if it is none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def texts_of(content: object, param: str, kinds: tuple[str, ...] = ("text",)) -> str:
+    """Return the text of a string or of text blocks. Raises ApiError for other blocks."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [block_text(block, param, kinds) for block in listed(content, param)]
+    return "\n".join(parts)
+
+
+def block_text(block: Json, param: str, kinds: tuple[str, ...]) -> str:
+    text = block.get("text")
+    if block.get("type") not in kinds or not isinstance(text, str):
+        raise invalid(param, f"'{param}' may hold text only, not {str(block.get('type'))[:40]!r}.")
+    return text
+
+
+def listed(value: object, param: str) -> list[Json]:
+    """Return a list of objects. Raises ApiError."""
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise invalid(param, f"'{param}' must be a list of objects.")
+    return value
+
+
+def text_field(block: Json, name: str, param: str) -> str:
+    """Return a field that must be a text. Raises ApiError."""
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise invalid(f"{param}.{name}", f"'{param}.{name}' must be a string.")
+    return value
+
+
+def copied(body: Json, names: dict[str, str]) -> Json:
+    """Return the fields that are there, under their names in a chat."""
+    return {to: body[name] for name, to in names.items() if body.get(name) is not None}
+
+
+def unsupported(param: str, words: str) -> ApiError:
+    return invalid(param, f"'{param}' {words}.")

@@ -1,0 +1,239 @@
+"""Anthropic's Messages: `/v1/messages`."""
+
+# https://docs.anthropic.com/en/api/messages and .../messages-streaming
+#
+# system, messages -> messages     tool_use -> tool_calls     tool_result -> role `tool`
+# Thinking blocks of earlier turns are dropped: chat templates have no place for them.
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from services.gateway.domain.dialects.base import (
+    Dialect,
+    Json,
+    Spelling,
+    Turn,
+    copied,
+    listed,
+    read,
+    text_field,
+    texts_of,
+    unsupported,
+)
+from services.gateway.domain.errors import invalid
+
+PATH = "/v1/messages"
+COUNT_PATH = "/v1/messages/count_tokens"
+_PLAIN = {
+    "model": "model",
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "stop_sequences": "stop",
+}
+# An agent's own line in the system text that differs from request to request.
+_NOISE = re.compile(r"^x-anthropic-billing-header:")
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class Messages(Dialect):
+    api = "messages"
+
+    def chat(self, body: Json, spelling: Spelling, /) -> Json:
+        """Return the chat request. Raises ApiError."""
+        limit = body.get("max_tokens")
+        if type(limit) is not int or limit < 1:
+            raise invalid("max_tokens", "'max_tokens' is needed: a positive integer.")
+        return {**copied(body, _PLAIN), **conversation(body, spelling)}
+
+    def answer(self, turn: Turn, chat: Json, /) -> Json:
+        """Return a message."""
+        choice = chat["choices"][0]
+        message = choice["message"]
+        content: list[Json] = []
+        if message.get("content"):
+            content.append({"type": "text", "text": message["content"]})
+        content += [_tool_use(call, turn.spelling) for call in message.get("tool_calls") or ()]
+        reason, sequence = stop_of(choice)
+        usage = chat.get("usage") or {}
+        return {
+            **head_of(turn),
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": usage_of(usage),
+        }
+
+    def error(self, status: int, error: Json, /) -> Json:
+        """Return an error of this API."""
+        kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": error.get("message", "")}}
+
+
+class CountTokens(Messages):
+    """The number of a request's tokens. The chat request is that of the engine's `/tokenize`."""
+
+    def chat(self, body: Json, spelling: Spelling, /) -> Json:
+        """Return the request to count. Raises ApiError."""
+        return {**copied(body, {"model": "model"}), **conversation(body, spelling)}
+
+    def answer(self, _turn: Turn, counted: Json, /) -> Json:
+        """Return the count."""
+        return {"input_tokens": counted.get("count", 0)}
+
+
+def conversation(body: Json, spelling: Spelling) -> Json:
+    """Return messages and tools of a chat request. Raises ApiError."""
+    messages: list[Json] = []
+    if system := _system(body.get("system")):
+        messages.append({"role": "system", "content": system})
+    given = body.get("messages")
+    if not isinstance(given, list) or not given:
+        raise invalid("messages", "'messages' must be a non-empty list of message objects.")
+    for index, message in enumerate(given):
+        messages += _messages(message, f"messages[{index}]", spelling)
+    chat: Json = {"messages": messages}
+    if tools := body.get("tools"):
+        chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
+    if (choice := body.get("tool_choice")) is not None:
+        chat |= _choice(choice)
+    return chat
+
+
+def _system(system: object) -> str:
+    if isinstance(system, list):
+        blocks = listed(system, "system")
+        system = [block for block in blocks if not _NOISE.match(str(block.get("text", "")))]
+    return texts_of(system, "system")
+
+
+def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]:
+    role = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or role not in ("user", "assistant"):
+        raise invalid(f"{param}.role", f"'{param}.role' must be user or assistant.")
+    content = message.get("content")
+    if isinstance(content, str):
+        yield {"role": role, "content": content}
+        return
+    blocks = listed(content, f"{param}.content")
+    if role == "assistant":
+        yield _assistant(blocks, param, spelling)
+        return
+    # Results of tools come first in a chat: they answer the calls before them.
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    for block in results:
+        yield {
+            "role": "tool",
+            "tool_call_id": text_field(block, "tool_use_id", param),
+            "content": _result(block, param),
+        }
+    rest = [_part(block, param) for block in blocks if block.get("type") != "tool_result"]
+    if rest or not results:
+        only = rest[0] if len(rest) == 1 else None
+        text = only is not None and only["type"] == "text"
+        yield {"role": "user", "content": only["text"] if only and text else rest}
+
+
+def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
+    texts, calls = [], []
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                texts.append(text_field(block, "text", param))
+            case "tool_use":
+                call_id = text_field(block, "id", param)
+                arguments = spelling.of(call_id, block.get("input") or {})
+                function = {"name": text_field(block, "name", param), "arguments": arguments}
+                calls.append({"id": call_id, "type": "function", "function": function})
+            case "thinking" | "redacted_thinking":
+                pass
+            case other:
+                raise unsupported(f"{param}.content", f"holds a block {str(other)[:40]!r}")
+    message: Json = {"role": "assistant", "content": "".join(texts) or None}
+    return {**message, "tool_calls": calls} if calls else {**message, "content": "".join(texts)}
+
+
+def _result(block: Json, param: str) -> str:
+    content = block.get("content")
+    text = texts_of(content, f"{param}.tool_result.content")
+    return f"Error: {text}" if block.get("is_error") and text else text
+
+
+def _part(block: Json, param: str) -> Json:
+    match block.get("type"):
+        case "text":
+            return {"type": "text", "text": text_field(block, "text", param)}
+        case "image":
+            source = block.get("source")
+            source = source if isinstance(source, dict) else {}
+            url = source.get("url")
+            if source.get("type") == "base64":
+                url = f"data:{source.get('media_type')};base64,{source.get('data')}"
+            if isinstance(url, str):
+                return {"type": "image_url", "image_url": {"url": url}}
+    raise unsupported(f"{param}.content", f"holds a block {str(block.get('type'))[:40]!r}")
+
+
+def _tool(tool: Json, index: int) -> Json:
+    param = f"tools[{index}]"
+    if tool.get("type") not in (None, "custom"):
+        words = f"is a tool of the vendor's servers ({str(tool['type'])[:40]}); send tools of yours"
+        raise unsupported(param, words)
+    schema = tool.get("input_schema") or {"type": "object", "properties": {}}
+    function = {"name": text_field(tool, "name", param), "parameters": schema}
+    about = copied(tool, {"description": "description"})
+    return {"type": "function", "function": {**function, **about}}
+
+
+def _choice(choice: object) -> Json:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    found: Json = {}
+    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
+        found["parallel_tool_calls"] = False
+    if kind == "tool" and isinstance(choice, dict):
+        name = text_field(choice, "name", "tool_choice")
+        return {**found, "tool_choice": {"type": "function", "function": {"name": name}}}
+    if kind not in _CHOICES:
+        raise invalid("tool_choice", "'tool_choice.type' must be auto, any, tool or none.")
+    return {**found, "tool_choice": _CHOICES[kind]}
+
+
+def head_of(turn: Turn) -> Json:
+    # a message's id leads to its record
+    head = {"id": f"msg_{turn.receipt}", "type": "message", "role": "assistant"}
+    return {**head, "model": turn.model}
+
+
+def usage_of(usage: Json) -> Json:
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return {"input_tokens": prompt, "output_tokens": completion}
+
+
+def stop_of(choice: Json) -> tuple[str, str | None]:
+    # vLLM names the sequence that stopped it; a number there is a token id
+    sequence = choice.get("stop_reason")
+    if choice.get("finish_reason") == "stop" and isinstance(sequence, str):
+        return "stop_sequence", sequence
+    return _REASONS.get(choice.get("finish_reason") or "stop", "end_turn"), None
+
+
+def _tool_use(call: Json, spelling: Spelling) -> Json:
+    function = call["function"]
+    arguments = function.get("arguments") or "{}"
+    spelling.keep(call["id"], arguments)
+    value: Any = read(arguments)
+    # A text that is no object stays readable, as the field's type is an object.
+    given = value if isinstance(value, dict) else {"arguments": arguments}
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}

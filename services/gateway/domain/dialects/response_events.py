@@ -1,0 +1,113 @@
+"""The events of a stream of Responses."""
+
+from services.gateway.domain.dialects.base import Json, Translator, Turn
+from services.gateway.domain.dialects.responses import call_item, message_item, response
+
+
+class ResponseEvents(Translator):
+    """Items come after each other: the text as it is written, then each call as it is whole."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn)
+        self._number = 0
+        self._text: str | None = None
+        self._calls: dict[int, Json] = {}
+        self._usage: Json | None = None
+        self._cut = False
+
+    def _numbered(self, *events: Json) -> list[Json]:
+        found = []
+        for each in events:
+            found.append({**each, "sequence_number": self._number})
+            self._number += 1
+        return found
+
+    def begin(self) -> list[Json]:
+        """Return the events of a response that has begun."""
+        begun = response(self.turn, [], None, status="in_progress")
+        kinds = ("response.created", "response.in_progress")
+        return self._numbered(*({"type": kind, "response": begun} for kind in kinds))
+
+    def chunk(self, chunk: Json) -> list[Json]:
+        """Return the events of a chunk."""
+        self._usage = chunk.get("usage") or self._usage
+        found: list[Json] = []
+        for choice in chunk.get("choices") or ():
+            self._cut = self._cut or choice.get("finish_reason") == "length"
+            delta = choice.get("delta") or {}
+            if delta.get("content"):
+                found += self._piece(delta["content"])
+            for call in delta.get("tool_calls") or ():
+                self._call(call)
+        return found
+
+    def _place(self) -> Json:
+        return {"item_id": f"msg_{self.turn.receipt}", "output_index": 0, "content_index": 0}
+
+    def _piece(self, text: str) -> list[Json]:
+        found = self._item_begins() if self._text is None else []
+        self._text = (self._text or "") + text
+        delta = {
+            "type": "response.output_text.delta",
+            **self._place(),
+            "delta": text,
+            "logprobs": [],
+        }
+        return self._numbered(*found, delta)
+
+    def _call(self, call: Json) -> None:
+        function = call.get("function") or {}
+        empty = {"id": "", "function": {"name": "", "arguments": ""}}
+        known = self._calls.setdefault(call.get("index", 0), empty)
+        known["id"] = call.get("id") or known["id"]
+        for name in ("name", "arguments"):
+            known["function"][name] += function.get(name) or ""
+
+    def end(self) -> list[Json]:
+        """Return the events of the items' ends, then `response.completed`."""
+        output: list[Json] = []
+        found: list[Json] = []
+        if self._text is not None or not self._calls:
+            if self._text is None:
+                found += self._item_begins()
+            text, place = self._text or "", self._place()
+            output.append(message_item(self.turn, text, cut=self._cut))
+            part = output[0]["content"][0]
+            done = {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
+            found += [done, {"type": "response.content_part.done", **place, "part": part}]
+            found.append(_done(0, output[0]))
+        for index, (_, call) in enumerate(sorted(self._calls.items())):
+            item = call_item(self.turn, index, call)
+            at = len(output)
+            output.append(item)
+            found += _call_events(at, item)
+        kind = "response.incomplete" if self._cut else "response.completed"
+        whole = response(self.turn, output, self._usage, cut=self._cut)
+        return self._numbered(*found, {"type": kind, "response": whole})
+
+    def _item_begins(self) -> list[Json]:
+        item = {**message_item(self.turn, ""), "status": "in_progress", "content": []}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        added = {"type": "response.output_item.added", "output_index": 0, "item": item}
+        return [added, {"type": "response.content_part.added", **self._place(), "part": part}]
+
+    def failure(self, error: Json) -> list[Json]:
+        """Return the event of an error."""
+        code, words = error.get("code"), error.get("message", "")
+        return self._numbered({"type": "error", "code": code, "message": words, "param": None})
+
+
+def _done(index: int, item: Json) -> Json:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def _call_events(index: int, item: Json) -> list[Json]:
+    begun = {**item, "arguments": "", "status": "in_progress"}
+    place, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]
+    kind = "response.function_call_arguments"
+    return [
+        {"type": "response.output_item.added", "output_index": index, "item": begun},
+        {"type": f"{kind}.delta", **place, "delta": arguments},
+        {"type": f"{kind}.done", **place, "arguments": arguments, "name": item["name"]},
+        _done(index, item),
+    ]

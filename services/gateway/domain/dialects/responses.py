@@ -1,0 +1,245 @@
+"""OpenAI's Responses: `/v1/responses`."""
+
+# https://platform.openai.com/docs/api-reference/responses and .../responses-streaming
+#
+# instructions, input -> messages     function_call -> tool_calls     function_call_output -> `tool`
+# Reasoning items of earlier turns are dropped: chat templates have no place for them.
+
+from typing import Any
+
+from services.gateway.domain.dialects.base import (
+    Dialect,
+    Json,
+    Spelling,
+    Turn,
+    copied,
+    listed,
+    text_field,
+    texts_of,
+    unsupported,
+)
+from services.gateway.domain.errors import invalid
+
+PATH = "/v1/responses"
+PREFIX = "resp_"
+_PLAIN = {
+    "model": "model",
+    "max_output_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "parallel_tool_calls": "parallel_tool_calls",
+    "user": "user",
+    "safety_identifier": "safety_identifier",
+}
+_TEXTS = ("input_text", "output_text", "text")
+_ECHOED = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+
+
+class Responses(Dialect):
+    api = "responses"
+
+    def chat(self, body: Json, _spelling: Spelling, /) -> Json:
+        """Return the chat request. Raises ApiError."""
+        for name in ("background", "conversation", "prompt"):
+            if body.get(name):
+                raise unsupported(name, "is not supported here")
+        chat = {**copied(body, _PLAIN), "messages": messages_of(body)}
+        if tools := body.get("tools"):
+            chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
+        if (choice := body.get("tool_choice")) is not None:
+            chat["tool_choice"] = _choice(choice)
+        if (form := _format(body.get("text"))) is not None:
+            chat["response_format"] = form
+        return chat
+
+    def answer(self, turn: Turn, chat: Json, /) -> Json:
+        """Return a response."""
+        choice = chat["choices"][0]
+        message, cut = choice["message"], choice.get("finish_reason") == "length"
+        output: list[Json] = []
+        if message.get("content") or not message.get("tool_calls"):
+            output.append(message_item(turn, message.get("content") or "", cut=cut))
+        calls = message.get("tool_calls") or ()
+        output += [call_item(turn, number, call) for number, call in enumerate(calls)]
+        return response(turn, output, chat.get("usage"), cut=cut)
+
+    def error(self, _status: int, error: Json, /) -> Json:
+        """Return an error of this API: that of a chat."""
+        return {"error": error}
+
+
+def messages_of(body: Json) -> list[Json]:
+    """Return the messages of a request without those of an earlier response. Raises ApiError."""
+    messages: list[Json] = []
+    if instructions := body.get("instructions"):
+        text = texts_of(instructions, "instructions", _TEXTS)
+        messages.append({"role": "system", "content": text})
+    given = body.get("input")
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    for index, item in enumerate(listed(given, "input")):
+        _add(messages, item, f"input[{index}]")
+    if not messages:
+        raise invalid("input", "'input' must be a string, or a non-empty list of items.")
+    return messages
+
+
+def continued(record: Json, messages: list[Json]) -> list[Json]:
+    """Return the messages that go on after a record. Its instructions are not carried over."""
+    before = list(record["request"].get("messages") or ())
+    if before and before[0].get("role") == "system":
+        before = before[1:]
+    said = [choice.get("message") for choice in (record.get("response") or {}).get("choices") or ()]
+    answers = [message for message in said[:1] if isinstance(message, dict)]
+    system = messages[:1] if messages[0]["role"] == "system" else []
+    return [*system, *before, *answers, *messages[len(system) :]]
+
+
+def _add(messages: list[Json], item: Json, param: str) -> None:
+    match item.get("type", "message"):
+        case "message":
+            messages.append(_said(item, param))
+        case "function_call":
+            function = {
+                "name": text_field(item, "name", param),
+                "arguments": text_field(item, "arguments", param),
+            }
+            call_id = text_field(item, "call_id", param)
+            call = {"id": call_id, "type": "function", "function": function}
+            # The calls of a turn are one message, and so is its text before them.
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            messages[-1].setdefault("tool_calls", []).append(call)
+            messages[-1]["content"] = messages[-1]["content"] or None
+        case "function_call_output":
+            output = item.get("output")
+            text = texts_of(output, f"{param}.output", _TEXTS)
+            call_id = text_field(item, "call_id", param)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        case "reasoning":
+            pass
+        case other:
+            raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
+
+
+def _said(item: Json, param: str) -> Json:
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        words = "must be user, assistant, system or developer"
+        raise invalid(f"{param}.role", f"'{param}.role' {words}.")
+    role, content = "system" if role == "developer" else role, item.get("content")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    parts = listed(content, f"{param}.content")
+    if role == "user" and any(part.get("type") == "input_image" for part in parts):
+        return {"role": role, "content": [_part(part, param) for part in parts]}
+    return {"role": role, "content": texts_of(parts, f"{param}.content", _TEXTS)}
+
+
+def _part(part: Json, param: str) -> Json:
+    if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    return {"type": "text", "text": texts_of([part], f"{param}.content", _TEXTS)}
+
+
+def _tool(tool: Json, index: int) -> Json:
+    param = f"tools[{index}]"
+    if tool.get("type") != "function":
+        words = f"is a tool of the vendor's servers ({str(tool.get('type'))[:40]}); send functions"
+        raise unsupported(param, words)
+    names = {"description": "description", "parameters": "parameters", "strict": "strict"}
+    function = {"name": text_field(tool, "name", param), **copied(tool, names)}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: object) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        name = text_field(choice, "name", "tool_choice")
+        return {"type": "function", "function": {"name": name}}
+    raise invalid("tool_choice", "'tool_choice' must be auto, none, required or a function.")
+
+
+def _format(text: object) -> Json | None:
+    form = text.get("format") if isinstance(text, dict) else None
+    if not isinstance(form, dict) or form.get("type") == "text":
+        return None
+    if form.get("type") == "json_schema":
+        schema = copied(form, {n: n for n in ("name", "schema", "strict", "description")})
+        return {"type": "json_schema", "json_schema": schema}
+    return {"type": form.get("type")}
+
+
+def response(
+    turn: Turn, output: list[Json], usage: Json | None, *, cut: bool = False, status: str = ""
+) -> Json:
+    """Return a response object."""
+    asked = turn.asked
+    echoed = {name: asked.get(name, default) for name, default in _ECHOED.items()}
+    echoed = {n: _ECHOED[n] if value is None else value for n, value in echoed.items()}
+    status = status or ("incomplete" if cut else "completed")
+    metadata = {**echoed["metadata"]}
+    if turn.receipt and status in ("completed", "incomplete"):
+        metadata["reef_agent_record_id"] = turn.receipt
+    return {
+        **echoed,
+        "id": f"{PREFIX}{turn.receipt}",
+        "object": "response",
+        "created_at": turn.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "model": turn.model,
+        "output": output,
+        "reasoning": {"effort": None, "summary": None},
+        "metadata": metadata,
+        "usage": _usage(usage) if usage else None,
+    }
+
+
+def _usage(usage: Json) -> Json:
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + completion,
+    }
+
+
+def message_item(turn: Turn, text: str, *, cut: bool = False) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {
+        "type": "message",
+        "id": f"msg_{turn.receipt}",
+        "status": "incomplete" if cut else "completed",
+        "role": "assistant",
+        "content": [part],
+    }
+
+
+def call_item(turn: Turn, index: int, call: Json) -> Json:
+    function = call["function"]
+    return {
+        "type": "function_call",
+        "id": f"fc_{turn.receipt}_{index}",
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function.get("arguments") or "{}",
+        "status": "completed",
+    }

@@ -1,0 +1,147 @@
+"""A client of another format: its requests become chats, and its answers the format's own."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.types import Send
+
+from services.gateway.domain.dialects import messages, responses
+from services.gateway.domain.dialects.base import (
+    CHAT_PATH,
+    Dialect,
+    Spelling,
+    Translator,
+    Turn,
+    event,
+)
+from services.gateway.domain.dialects.message_events import MessageEvents
+from services.gateway.domain.dialects.messages import CountTokens, Messages
+from services.gateway.domain.dialects.response_events import ResponseEvents
+from services.gateway.domain.dialects.responses import PREFIX, Responses, continued
+from services.gateway.domain.errors import ApiError
+from services.gateway.domain.sse import Frames, data_of
+from services.gateway.exchange.client import AsgiOutlet
+from services.gateway.ports import Reads
+
+# A path of the gateway that relays and does not record; the engine's own is /tokenize.
+COUNTED_AS, TOKENIZE = "/v1/embeddings", "/tokenize"
+DIALECTS: Mapping[str, Dialect] = {
+    messages.PATH: Messages(),
+    messages.COUNT_PATH: CountTokens(),
+    responses.PATH: Responses(),
+}
+TRANSLATORS: Mapping[str, type[Translator]] = {
+    Messages.api: MessageEvents,
+    Responses.api: ResponseEvents,
+}
+EARLIER_S = 3.0  # an earlier response's record is in the store soon after its answer
+
+
+class DialectOutlet(AsgiOutlet):
+    """Translates an answer on its way out. Without a turn (the request was refused) errors only."""
+
+    __slots__ = ("_body", "_dialect", "_failed", "_frames", "_head", "_translator", "turn")
+
+    def __init__(self, send: Send, dialect: Dialect) -> None:
+        super().__init__(send)
+        self._dialect = dialect
+        self.turn: Turn | None = None
+        self._frames, self._failed = Frames(), False
+        self._translator: Translator | None = None
+        self._head: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the head of a stream; keep that of a whole answer, whose length will change."""
+        self.status, self._headers, self._head = status, headers, headers
+        if self.turn is not None:
+            self.turn.receipt = dict(headers).get(b"x-reef-agent-record-id", b"").decode()
+            self.turn.created = int(time.time())
+        if self.event_stream:
+            await super().start(status, headers)
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """Translate a piece of the body."""
+        if self.event_stream and self.turn is not None:
+            await super().write(self._events(self.turn, data), more=more)
+            return
+        self._body.append(data)
+        if more:
+            return
+        whole = self._whole(b"".join(self._body))
+        kept = [(name, value) for name, value in self._head if name != b"content-length"]
+        await super().start(self.status, [*kept, (b"content-length", b"%d" % len(whole))])
+        await super().write(whole, more=False)
+
+    def _whole(self, raw: bytes) -> bytes:
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return raw
+        if self.status < 400 and self.turn is not None:
+            return orjson.dumps(self._dialect.answer(self.turn, body))
+        error = body.get("error") if isinstance(body, dict) else None
+        return orjson.dumps(self._dialect.error(self.status, error or {"message": ""}))
+
+    def _events(self, turn: Turn, data: bytes) -> bytes:
+        found: list[dict[str, Any]] = []
+        if self._translator is None:
+            self._translator = TRANSLATORS[self._dialect.api](turn)
+            found += self._translator.begin()
+        for frame in self._frames.feed(data):
+            text = data_of(frame)
+            if self._failed or not text:
+                continue
+            if text == b"[DONE]":
+                found += self._translator.end()
+                continue
+            chunk = orjson.loads(text)
+            if "error" in chunk:
+                self._failed = True
+                found += self._translator.failure(chunk["error"])
+            else:
+                found += self._translator.chunk(chunk)
+        return b"".join(map(event, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Turns the bodies of a dialect into those of a chat."""
+
+    reads: Reads
+    spelling: Spelling = field(default_factory=Spelling)
+
+    async def read(self, path: str, raw: bytes, scenario: str, out: DialectOutlet) -> bytes:
+        """Return the chat request, and give the outlet its turn. Raises ApiError."""
+        turn = DIALECTS[path].turn(raw, self.spelling)
+        earlier = turn.asked.get("previous_response_id")
+        if path == responses.PATH and earlier is not None:
+            record = await self._earlier(earlier, scenario)
+            turn.chat["messages"] = continued(record, turn.chat["messages"])
+        out.turn = turn
+        return orjson.dumps(turn.chat)
+
+    async def _earlier(self, name: object, scenario: str) -> dict[str, Any]:
+        receipt = name.removeprefix(PREFIX) if isinstance(name, str) else ""
+        deadline = time.monotonic() + EARLIER_S
+        while receipt:
+            status, body = await self.reads.get(f"/records/{receipt}", {})
+            record = orjson.loads(body).get("record") if status == 200 else None
+            if isinstance(record, dict) and record.get("request"):
+                if record.get("scenario") != scenario:
+                    break
+                return record
+            if status not in (200, 404) or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.1)
+        words = "The response of 'previous_response_id' is not known here."
+        raise ApiError(404, words, code="previous_response_not_found", param="previous_response_id")
+
+
+def chat_path(path: str) -> str:
+    """Return the path that a dialect's request takes inside the gateway."""
+    return COUNTED_AS if path == messages.COUNT_PATH else CHAT_PATH

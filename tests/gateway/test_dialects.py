@@ -1,0 +1,288 @@
+"""Messages and Responses: around the same chat, recorded as it, with their own shapes and errors."""
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from reefcommon.ids import shard_in
+
+from .conftest import Bench
+
+ASK = {"model": "reef", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"name": "look_up", "description": "a city", "input_schema": {"type": "object"}}
+
+
+async def messages(bench: Bench, scenario: str = "default", **fields: Any) -> httpx.Response:
+    headers = {"x-reef-scenario": scenario, "x-api-key": "k", "anthropic-version": "2023-06-01"}
+    return await bench.http.post("/v1/messages", json={**ASK, **fields}, headers=headers)
+
+
+def events(answer: httpx.Response) -> list[dict[str, Any]]:
+    found = []
+    for frame in answer.text.strip().split("\n\n"):
+        name, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+async def test_a_message_is_a_chat_and_is_recorded_as_it(bench: Bench) -> None:
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cch=12;"},
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+    ]
+    answer = await messages(bench, system=system, stop_sequences=["END"], temperature=0.5)
+    body = answer.json()
+    receipt = answer.headers["x-reef-agent-record-id"]
+    assert body["content"] == [{"type": "text", "text": "Hello there friend"}]
+    assert (body["stop_reason"], body["id"]) == ("end_turn", f"msg_{receipt}")
+    assert body["usage"] == {"input_tokens": 3, "output_tokens": 3}
+    sent = bench.engine.requests[-1]
+    assert sent["messages"] == [{"role": "system", "content": "Be brief."}, *ASK["messages"]]
+    assert (sent["stop"], sent["temperature"], sent["max_tokens"]) == (["END"], 0.5, 3)
+    (record,) = bench.log.records
+    assert (record.dialect, record.api, record.event_id) == (
+        "messages",
+        "chat.completions",
+        receipt,
+    )
+    assert record.request["messages"] == sent["messages"]
+    assert record.completions[0].token_ids
+    assert shard_in(receipt) is not None
+
+
+async def test_a_stream_of_messages_ends_with_the_receipt(bench: Bench) -> None:
+    answer = await messages(bench, stream=True)
+    found = events(answer)
+    assert [event["type"] for event in found] == [
+        "message_start", "content_block_start", *["content_block_delta"] * 3,
+        "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert "".join(e["delta"]["text"] for e in found[2:5]) == "Hello there friend"
+    assert found[-2]["delta"]["stop_reason"] == "end_turn"
+    assert found[-2]["usage"] == {"input_tokens": 3, "output_tokens": 3}
+    receipt = answer.headers["x-reef-agent-record-id"]
+    assert found[-1]["reef"] == {"agent_record_id": receipt}
+    assert bench.log.records[-1].stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_parallel_tools_and_their_results_keep_the_models_own_text(
+    bench: Bench, stream: bool
+) -> None:
+    answer = await messages(bench, "tools", tools=[TOOL], stream=stream)
+    if stream:
+        blocks: list[dict[str, Any]] = []
+        for event in events(answer):
+            if event["type"] == "content_block_start":
+                blocks.append({**event["content_block"], "text": ""})
+            elif event["type"] == "content_block_delta":
+                blocks[event["index"]]["text"] += event["delta"]["partial_json"]
+        uses = [{**block, "input": json.loads(block.pop("text"))} for block in blocks]
+        reason = next(e for e in events(answer) if e["type"] == "message_delta")
+        assert reason["delta"]["stop_reason"] == "tool_use"
+    else:
+        uses = answer.json()["content"]
+        assert answer.json()["stop_reason"] == "tool_use"
+    assert [(use["name"], use["input"]) for use in uses] == [
+        ("look_up", {"city": "Paris"}), ("now", {}),
+    ]  # fmt: skip
+    results = [
+        {"type": "tool_result", "tool_use_id": use["id"], "content": f"result {n}"}
+        for n, use in enumerate(uses)
+    ]
+    results[1] |= {"is_error": True, "content": [{"type": "text", "text": "no clock"}]}
+    turns = [
+        *ASK["messages"],
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "…"}, *uses]},
+        {"role": "user", "content": [*results, {"type": "text", "text": "go on"}]},
+    ]
+    assert (await messages(bench, messages=turns, tools=[TOOL])).status_code == 200
+    _, called, first, second, last = bench.engine.requests[-1]["messages"]
+    texts = [call["function"]["arguments"] for call in called["tool_calls"]]
+    assert texts[0] == '{"city": "Paris"}', "as the model wrote it"
+    assert (first["role"], first["tool_call_id"], first["content"]) == (
+        "tool", uses[0]["id"], "result 0",
+    )  # fmt: skip
+    assert second["content"] == "Error: no clock"
+    assert last == {"role": "user", "content": "go on"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "user or assistant"),
+        ({"messages": [{"role": "user", "content": 5}]}, "list of objects"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "vendor's servers"),
+        ({"tools": [{"input_schema": {}}]}, "name"),
+        ({"tool_choice": {"type": "perhaps"}}, "tool_choice"),
+        ({"stream": "yes"}, "stream"),
+        ({"system": [{"type": "image"}]}, "system"),
+    ],
+)
+async def test_a_malformed_message_is_refused_in_its_own_shape(
+    bench: Bench, fields: dict[str, Any], says: str
+) -> None:
+    answer = await messages(bench, **fields)
+    body = answer.json()
+    assert answer.status_code == 400
+    assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
+    assert says in body["error"]["message"]
+    assert bench.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("scenario", "status", "kind"),
+    [
+        ("limited", 429, "rate_limit_error"),
+        ("broken", 500, "api_error"),
+        ("nowhere", 404, "not_found_error"),
+    ],
+)
+async def test_errors_have_the_vendors_types(
+    bench: Bench, scenario: str, status: int, kind: str
+) -> None:
+    answer = await messages(bench, scenario)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+    if status == 429:
+        assert answer.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("scenario", ["cut", "misfire"])
+async def test_a_broken_stream_has_no_clean_end(bench: Bench, scenario: str) -> None:
+    found = events(await messages(bench, scenario, stream=True))
+    assert found[-1]["type"] == "error"
+    assert "message_stop" not in [event["type"] for event in found]
+    assert bench.log.records[-1].outcome in ("failed", "upstream_incomplete")
+
+
+async def test_a_stream_that_cannot_be_recorded_has_no_clean_end(bench: Bench) -> None:
+    bench.log.broken = True
+    found = events(await messages(bench, stream=True))
+    assert found[-1]["type"] == "error"
+    assert "message_stop" not in [event["type"] for event in found]
+
+
+async def test_a_repeat_under_a_key_gets_the_same_message(bench: Bench) -> None:
+    headers = {"x-reef-agent-record-id": "mine-1"}
+    first, again = [
+        await bench.http.post("/v1/messages", json=ASK, headers=headers) for _ in range(2)
+    ]
+    assert first.json() == again.json()
+    assert len(bench.engine.requests) == 1
+
+
+async def test_tokens_are_counted_and_nothing_is_recorded(bench: Bench) -> None:
+    body = {"model": "reef", "system": "Be brief.", "messages": ASK["messages"], "tools": [TOOL]}
+    answer = await bench.http.post("/v1/messages/count_tokens", json=body)
+    assert answer.json() == {"input_tokens": 7}
+    assert [m["role"] for m in bench.engine.requests[-1]["messages"]] == ["system", "user"]
+    assert bench.log.records == []
+
+
+async def test_the_openai_client_reads_a_response(bench: Bench) -> None:
+    client = bench.openai()
+    made = await client.responses.create(
+        model="reef", input="Hi", instructions="Be brief.", max_output_tokens=3,
+        metadata={"a": "b"},
+    )  # fmt: skip
+    assert (made.output_text, made.status) == ("Hello there friend", "completed")
+    assert made.usage.total_tokens == 6
+    (record,) = bench.log.records
+    assert made.id == f"resp_{record.event_id}"
+    assert made.metadata == {"a": "b", "reef_agent_record_id": record.event_id}
+    assert record.dialect == "responses"
+    assert [m["role"] for m in record.request["messages"]] == ["system", "user"]
+
+
+async def test_the_openai_client_reads_a_stream_of_a_response(bench: Bench) -> None:
+    client = bench.openai()
+    async with client.responses.stream(model="reef", input="Hi") as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.content_part.added",
+    ]  # fmt: skip
+    assert kinds[-1] == "response.completed"
+    assert final.output_text == "Hello there friend"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_of_a_response_and_their_outputs(bench: Bench, stream: bool) -> None:
+    client = bench.openai(x_reef_scenario="tools")
+    tools = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}}]
+    if stream:
+        async with client.responses.stream(model="reef", input="Hi", tools=tools) as events_:
+            async for _ in events_:
+                pass
+            made = await events_.get_final_response()
+    else:
+        made = await client.responses.create(model="reef", input="Hi", tools=tools)
+    calls = [item for item in made.output if item.type == "function_call"]
+    assert [(c.name, c.arguments) for c in calls] == [
+        ("look_up", '{"city": "Paris"}'),
+        ("now", "{}"),
+    ]
+    given = [
+        {"role": "user", "content": "Hi"},
+        *({"type": "function_call", "call_id": c.call_id, "name": c.name, "arguments": c.arguments} for c in calls),
+        *({"type": "function_call_output", "call_id": c.call_id, "output": "x"} for c in calls),
+    ]  # fmt: skip
+    await bench.openai().responses.create(model="reef", input=given)
+    _, called, *results = bench.engine.requests[-1]["messages"]
+    assert [c["id"] for c in called["tool_calls"]] == [c.call_id for c in calls]
+    assert [r["tool_call_id"] for r in results] == [c.call_id for c in calls]
+
+
+async def test_a_response_goes_on_after_an_earlier_one(bench: Bench) -> None:
+    client = bench.openai()
+    first = await client.responses.create(model="reef", input="Hi", instructions="Be brief.")
+    (record,) = bench.log.records
+    event = json.loads(record.model_dump_json())
+    bench.reads.rows[f"/records/{record.event_id}"] = {"record": event}
+    await client.responses.create(
+        model="reef", input="And now?", previous_response_id=first.id, instructions="Be long."
+    )
+    assert [(m["role"], m["content"]) for m in bench.engine.requests[-1]["messages"]] == [
+        ("system", "Be long."), ("user", "Hi"), ("assistant", "Hello there friend"),
+        ("user", "And now?"),
+    ]  # fmt: skip
+
+
+async def test_an_earlier_response_of_another_scenario_is_not_found(bench: Bench) -> None:
+    client = bench.openai()
+    first = await client.responses.create(model="reef", input="Hi")
+    (record,) = bench.log.records
+    event = json.loads(record.model_dump_json())
+    bench.reads.rows[f"/records/{record.event_id}"] = {"record": event}
+    for name, scenario in ((first.id, "slow"), ("resp_", "default"), ("x", "default")):
+        other = bench.openai(x_reef_scenario=scenario)
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.create(model="reef", input="b", previous_response_id=name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"input": []}, "input"),
+        ({"input": 5}, "list of objects"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "role"),
+        ({"input": [{"type": "computer_call"}]}, "computer_call"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "vendor's servers"),
+        ({"input": "x", "background": True}, "background"),
+    ],
+)
+async def test_a_malformed_response_is_refused(
+    bench: Bench, fields: dict[str, Any], says: str
+) -> None:
+    answer = await bench.http.post("/v1/responses", json={"model": "reef", **fields})
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
