@@ -44,7 +44,7 @@ def knobs() -> str:
     )
 
 
-_SECTIONS = ("model", "evaluation", "gateway", "serving", "external")
+_SECTIONS = ("model", "evaluation", "harness", "gateway", "serving", "external")
 SECTIONS: Mapping[str, Callable[[], str]] = {
     "top": partial(table, ServeConfig),
     "reef": partial(table, RecipeBinding),

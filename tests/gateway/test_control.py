@@ -268,7 +268,7 @@ async def test_limits_and_unknown_routes() -> None:
             405,
             "invalid_request_error",
         )
-        for path in ("/v1/responses", "/v1/messages", "/nothing"):
+        for path in ("/v1/audio/speech", "/v1/files", "/nothing"):
             answer = await bench.http.post(path, json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 

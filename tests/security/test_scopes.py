@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from reefcommon.errors import BadConfig
+from services.gateway.control.harness import INSTALL
 from services.gateway.control.scopes import OPEN, declared
 from services.gateway.domain import access
 from services.gateway.domain.exchange import HOT
@@ -20,6 +21,14 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("POST", "/v1/chat/completions"): "infer",
     ("POST", "/v1/completions"): "infer",
     ("POST", "/v1/embeddings"): "infer",
+    ("POST", "/v1/messages"): "infer",
+    ("POST", "/v1/messages/count_tokens"): "infer",
+    ("POST", "/v1/responses"): "infer",
+    ("GET", "/reef/harness"): "infer",
+    ("GET", "/reef/harness/adapters"): "infer",
+    ("GET", "/reef/harness/install"): "infer",
+    ("GET", "/reef/harness/plan"): "infer",
+    ("GET", "/reef/harness/releases"): "infer",
     ("GET", "/v1/models"): "infer",
     ("GET", "/v1/models/{model}"): "infer",
     ("POST", "/reef/report"): "report",
@@ -56,6 +65,9 @@ BODIES: dict[str, Any] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"prompt": "Hi"},
     "/v1/embeddings": {"input": "Hi"},
+    "/v1/messages": {**CHAT, "max_tokens": 1},
+    "/v1/messages/count_tokens": CHAT,
+    "/v1/responses": {"input": "Hi"},
     "/reef/report": {"score": 1, "references": [RECEIPT]},
     "/reef/scenarios": {"scenario": "mine"},
     "/reef/scenarios/{scenario}/rollback": {"release_id": "rel-mine-0"},
@@ -123,7 +135,9 @@ def test_a_route_without_a_scope_keeps_the_gateway_from_starting() -> None:
         declared(app.routes)
 
 
-@pytest.mark.parametrize(("method", "path"), EXPECTED, ids=lambda value: value)
+@pytest.mark.parametrize(
+    ("method", "path"), [key for key in EXPECTED if key[1] != INSTALL], ids=lambda value: value
+)
 async def test_a_route_with_every_kind_of_token(edge: Edge, method: str, path: str) -> None:
     """401 without a good token, 403 without the scope; `admin` includes the others; a scenario of somebody else's stays hidden."""
     scope = EXPECTED[method, path]
@@ -136,9 +150,8 @@ async def test_a_route_with_every_kind_of_token(edge: Edge, method: str, path: s
         answer = await ask(edge, method, path, secret)
         allowed = scope in {None, secret} or secret == "admin"
         if not allowed:
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope"), (
-                secret
-            )
+            assert answer.status_code == 403, secret
+            assert code_of(answer) in ("missing_scope", "permission_error")
         else:
             assert answer.status_code not in {401, 403}, (secret, answer.text)
     if scope is not None:
@@ -146,8 +159,25 @@ async def test_a_route_with_every_kind_of_token(edge: Edge, method: str, path: s
         SEEN_FROM_ELSEWHERE.get(path if method == "GET" else f"{method} {path}", forbidden)(refused)
 
 
+async def test_an_installation_is_refused_by_a_script(edge: Edge) -> None:
+    for secret, said in (
+        (None, "401"), ("report", "403"), ("infer-elsewhere", "403"), ("infer", "#!/bin/sh"),
+    ):  # fmt: skip
+        answer = await ask(edge, "GET", INSTALL, secret)
+        assert said in answer.text
+        assert answer.text.startswith("#!/bin/sh\n{") is (secret != "infer")
+
+
+def code_of(answer: Any) -> str:
+    """The code of a refusal; of Anthropic's shape its type."""
+    error = answer.json()["error"]
+    found: str = error.get("code") or error["type"]
+    return found
+
+
 def forbidden(answer: Any) -> None:
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scenario_not_allowed")
+    assert answer.status_code == 403
+    assert code_of(answer) in ("scenario_not_allowed", "permission_error")
 
 
 def hidden(answer: Any) -> None:
@@ -165,6 +195,7 @@ SEEN_FROM_ELSEWHERE: dict[str, Any] = {
     "/reef/status": nothing_of_it,
     "/status": nothing_of_it,
     "/v1/models": nothing_of_it,
+    "/reef/harness/adapters": nothing_of_it,
     "/v1/models/{model}": nothing_of_it,
 }
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from services.gateway.domain.access import Scope
+from services.gateway.domain.dialects import COUNT_TOKENS, MESSAGES
 from services.gateway.domain.exchange import HOT
 
 _ASSETS = {
@@ -36,10 +37,6 @@ _SCHEMES = {
 }
 _TEXT, _TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
 _FIELDS = {"message": _TEXT, "type": _TEXT, "code": _TEXT_OR_NULL, "param": _TEXT_OR_NULL}
-_REFUSAL = {
-    "description": "refused or failed",
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-}
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -84,6 +81,7 @@ def complete(
     components["securitySchemes"] = _SCHEMES
     schemas = components.setdefault("schemas", {})
     schemas["Error"] = _object(error=_object(**_FIELDS))
+    schemas["MessagesError"] = _object(type=_TEXT, error=_object(type=_TEXT, message=_TEXT))
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operation["x-reef-scope"] = scopes[method.upper(), path]
@@ -91,10 +89,17 @@ def complete(
             responses = operation["responses"]
             responses.pop("422", None)  # FastAPI's own: here it is 400
             for status in _statuses(path, method):
-                responses.setdefault(str(status), _REFUSAL)
+                responses.setdefault(str(status), _refusal(path))
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     return document
+
+
+def _refusal(path: str) -> dict[str, Any]:
+    name = "MessagesError" if path in (MESSAGES, COUNT_TOKENS) else "Error"
+    schema = {"$ref": f"#/components/schemas/{name}"}
+    content = {"application/json": {"schema": schema}}
+    return {"description": "refused or failed", "content": content}
 
 
 def _statuses(path: str, method: str) -> set[int]:

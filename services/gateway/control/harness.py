@@ -23,12 +23,24 @@ from reefcommon.ids import SCENARIO_PATTERN
 from services.gateway.control.desk import Desk
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.exchange.intake import scenario_of
 
 INSTALL = "/reef/harness/install"
 CONTEXT_TOKENS = 32_768  # of nodes that do not say theirs
 CHAIN = 1000  # releases that are looked through for those of the harness
 
-Scenario = Annotated[str, Query(pattern=SCENARIO_PATTERN)]
+_Named = Annotated[str | None, Query(pattern=SCENARIO_PATTERN)]
+_SCRIPT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/x-shellscript": {"schema": {"type": "string"}}}}
+}
+
+
+def _scenario(request: Request, scenario: _Named = None) -> str:
+    # A browser and `curl` name it in the address, Reef's clients in their header.
+    return scenario or scenario_of(dict(request.scope["headers"]))
+
+
+Scenario = Annotated[str, Depends(_scenario)]
 Adapter = Annotated[str, Query(max_length=100)]
 _HOST = re.compile(r"[A-Za-z0-9.\-_]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 
@@ -54,9 +66,7 @@ def harness_routes(desk: Desk) -> APIRouter:
     allowed = desk.allow("infer")
 
     @routes.get("")
-    async def harness(
-        grant: Annotated[Grant, Depends(allowed)], scenario: Scenario = "default"
-    ) -> Response:
+    async def harness(grant: Annotated[Grant, Depends(allowed)], scenario: Scenario) -> Response:
         """Return the tree that serves."""
         grant.check("infer", scenario)
         found = await _head(desk, scenario)
@@ -66,7 +76,7 @@ def harness_routes(desk: Desk) -> APIRouter:
     @routes.get("/releases")
     async def releases(
         grant: Annotated[Grant, Depends(allowed)],
-        scenario: Scenario = "default",
+        scenario: Scenario,
         limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
     ) -> Response:
         """List the releases that changed the harness, newest first."""
@@ -92,19 +102,19 @@ def installation_routes(desk: Desk) -> APIRouter:
     async def planned(
         grant: Annotated[Grant, Depends(allowed)],
         request: Request,
-        adapter: Adapter,
-        scenario: Scenario = "default",
+        scenario: Scenario,
+        adapter: Adapter = "pi",
     ) -> Response:
         """Return all files of an installation with their digests."""
         grant.check("infer", scenario)
         return _json(await _plan(desk, scenario, adapter, request))
 
-    @routes.get("/install", response_class=PlainTextResponse)
+    @routes.get("/install", response_class=PlainTextResponse, responses=_SCRIPT)
     async def install(
         grant: Annotated[Grant, Depends(allowed)],
         request: Request,
+        scenario: Scenario,
         adapter: Adapter = "pi",
-        scenario: Scenario = "default",
     ) -> Response:
         """Return a script that installs an agent with the harness that serves."""
         grant.check("infer", scenario)

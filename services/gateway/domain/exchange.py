@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from reefcommon.conversation import opening
 from reefcommon.events import AppliedHarness, Release
 from reefcommon.ids import digest, shard_of
+from services.gateway.domain import dialects
 from services.gateway.domain.errors import invalid
 from services.gateway.domain.memory import Charge
 
@@ -24,7 +25,7 @@ INFERENCE: Mapping[str, Api] = {
     "/v1/embeddings": "embeddings",
 }
 REPORT = "/reef/report"
-HOT = frozenset({*INFERENCE, REPORT})
+HOT = frozenset({*INFERENCE, *dialects.PATHS, REPORT})
 """The paths that the edge answers itself."""
 
 LAST_PRIORITY = 100

@@ -15,7 +15,7 @@ from services.gateway import metrics
 from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
-from services.gateway.domain.dialects.messages import COUNT_PATH
+from services.gateway.domain.dialects import COUNT_TOKENS
 from services.gateway.domain.errors import ApiError, invalid, no_scenario
 from services.gateway.domain.exchange import HOT, INFERENCE, REPORT, Exchange
 from services.gateway.domain.head import HeadLimits
@@ -38,7 +38,6 @@ from services.gateway.handlers import Handlers
 from services.gateway.keys.repeats import Repeats
 
 _JSON = (b"content-type", b"application/json")
-_HOT = HOT | DIALECTS.keys()
 _EXCHANGES = INFERENCE.keys() | DIALECTS.keys()
 Handle = Callable[[Scope, Receive, AsgiOutlet, Charge], Awaitable[None]]
 
@@ -72,7 +71,7 @@ class Edge:
         out = AsgiOutlet(send) if dialect is None else DialectOutlet(send, dialect)
         handle: Handle = self._control
         refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
-        hot = refusal is None and path in _HOT and scope["method"] == "POST"
+        hot = refusal is None and path in HOT and scope["method"] == "POST"
         if refusal is not None:
             handle = partial(_refuse, refusal)
         elif hot:
@@ -84,7 +83,7 @@ class Edge:
             charge.end()
             # Routes are counted by their pattern: a path that a client made up is never a label.
             route = scope.get("route")
-            name = path if path in _HOT else route.path if isinstance(route, Route) else "other"
+            name = path if path in HOT else route.path if isinstance(route, Route) else "other"
             metrics.requests(name, out.status or 499).inc()
             if hot:
                 metrics.latency(path).observe(time.perf_counter() - started)
@@ -152,7 +151,7 @@ class Edge:
         raw = await self.translation.read(path, raw, scenario_of(headers), out)
         exchange = await self.intake.exchange(chat_path(path), raw, raw_headers, headers, grant)
         exchange.dialect = DIALECTS[path].api
-        if path == COUNT_PATH:
+        if path == COUNT_TOKENS:
             exchange.path = TOKENIZE
         return exchange
 

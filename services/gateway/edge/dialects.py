@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from starlette.types import Send
 
-from services.gateway.domain.dialects import messages, responses
+from services.gateway.domain.dialects import COUNT_TOKENS, MESSAGES, RESPONSES
 from services.gateway.domain.dialects.base import (
     CHAT_PATH,
     Dialect,
@@ -30,9 +30,9 @@ from services.gateway.ports import Reads
 # A path of the gateway that relays and does not record; the engine's own is /tokenize.
 COUNTED_AS, TOKENIZE = "/v1/embeddings", "/tokenize"
 DIALECTS: Mapping[str, Dialect] = {
-    messages.PATH: Messages(),
-    messages.COUNT_PATH: CountTokens(),
-    responses.PATH: Responses(),
+    MESSAGES: Messages(),
+    COUNT_TOKENS: CountTokens(),
+    RESPONSES: Responses(),
 }
 TRANSLATORS: Mapping[str, type[Translator]] = {
     Messages.api: MessageEvents,
@@ -119,7 +119,7 @@ class Translation:
         """Return the chat request, and give the outlet its turn. Raises ApiError."""
         turn = DIALECTS[path].turn(raw, self.spelling)
         earlier = turn.asked.get("previous_response_id")
-        if path == responses.PATH and earlier is not None:
+        if path == RESPONSES and earlier is not None:
             record = await self._earlier(earlier, scenario)
             turn.chat["messages"] = continued(record, turn.chat["messages"])
         out.turn = turn
@@ -144,4 +144,4 @@ class Translation:
 
 def chat_path(path: str) -> str:
     """Return the path that a dialect's request takes inside the gateway."""
-    return COUNTED_AS if path == messages.COUNT_PATH else CHAT_PATH
+    return COUNTED_AS if path == COUNT_TOKENS else CHAT_PATH

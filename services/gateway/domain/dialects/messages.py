@@ -23,8 +23,6 @@ from services.gateway.domain.dialects.base import (
 )
 from services.gateway.domain.errors import invalid
 
-PATH = "/v1/messages"
-COUNT_PATH = "/v1/messages/count_tokens"
 _PLAIN = {
     "model": "model",
     "max_tokens": "max_tokens",

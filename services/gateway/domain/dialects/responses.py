@@ -20,7 +20,6 @@ from services.gateway.domain.dialects.base import (
 )
 from services.gateway.domain.errors import invalid
 
-PATH = "/v1/responses"
 PREFIX = "resp_"
 _PLAIN = {
     "model": "model",
