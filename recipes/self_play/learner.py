@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipes.policy_gradient.barrier import CORRECTS
 from recipes.policy_gradient.learner import PolicyLearner
 from recipes.policy_gradient.rollouts import rollout
-from recipes.self_play.admission import CORRECTS, DESIGNER, credit
+from recipes.self_play.admission import DESIGNER, credit
 from recipes.self_play.knobs import Knobs
 from reefcommon.events import Unit
 from reefcommon.recipe import StepResult

@@ -6,15 +6,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from recipes.policy_gradient.rollouts import stale, unfit
+from recipes.policy_gradient.barrier import Seat, Terms, oldest_complete
 from recipes.ttt_discover.knobs import Knobs
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Refusal
+from reefcommon.recipe import Decision
 
 ALGORITHMS = ("tttd", "ttt-discover")
-CORRECTS = ("allowed_token_ids",)
-"""Sampling parameters that the learner repeats."""
 
 
 class Place(NamedTuple):
@@ -56,41 +54,14 @@ def place_of(stated: Mapping[str, Any], knobs: Knobs) -> Place | str:
 
 
 def oldest_grid(waiting: Sequence[Unit], serving: LoadId, knobs: Knobs) -> Decision:
-    """Return the oldest complete grid as a batch, in the order of its places.
+    """Return the oldest complete grid as a batch, in the order of its places."""
 
-    A grid with a flaw is refused whole. Incomplete grids wait, unless a later grid is complete.
-    """
-    refused: list[Refusal] = []
-    grids: dict[int, dict[Place, Unit]] = {}
-    for unit in waiting:
+    def seat_of(unit: Unit) -> Seat | str:
         place = place_of(unit.metadata, knobs)
         if isinstance(place, str):
-            refused.append((unit, place, None))
-        elif place in grids.setdefault(place.step, {}):
-            refused.append((unit, "place_taken", None))  # the first report of a place counts
-        else:
-            grids[place.step][place] = unit
-    complete = min((step for step, grid in grids.items() if len(grid) == knobs.grid), default=None)
-    if complete is None:
-        return Decision(refused=tuple(refused))
-    for step, grid in grids.items():
-        # A seeker begins a step when the step before has ended: nothing more comes to these.
-        if step < complete:
-            refused += [(unit, "incomplete_step", None) for unit in grid.values()]
-    batch = tuple(unit for _, unit in sorted(grids[complete].items()))
-    reason, lag = _flaw(batch, serving, knobs)
-    if reason is not None:
-        refused += [(unit, f"step_discarded: {reason}", lag) for unit in batch]
-    if reason is not None or lag is None or lag < 0:
-        return Decision(refused=tuple(refused))
-    return Decision(batch, tuple(refused))
+            return place
+        number = place.group * knobs.rollouts_per_group + place.rollout
+        return Seat(place.step, number, knobs.grid)
 
-
-def _flaw(batch: Sequence[Unit], serving: LoadId, knobs: Knobs) -> tuple[str | None, int | None]:
-    # A group compares rollouts of equal weights, and a grid with a gap is no grid.
-    for unit in batch:
-        if (reason := unfit(unit, knobs.score_range, corrects=CORRECTS)) is not None:
-            return reason, None
-    if len({unit.load_id for unit in batch}) > 1:
-        return "mixed_releases", None
-    return stale(batch[0], serving, knobs.max_staleness)
+    terms = Terms("step", knobs.score_range, knobs.max_staleness)
+    return oldest_complete(waiting, seat_of, serving, terms)

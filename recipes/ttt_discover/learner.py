@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recipes.policy_gradient.barrier import CORRECTS
 from recipes.policy_gradient.learner import AdapterLearner, TokenTotals, reward_metrics
 from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
 from recipes.ttt_discover.advantages import adaptive_beta, entropic, fold_kl, informative
 from recipes.ttt_discover.advantages import mean_baseline as from_mean
-from recipes.ttt_discover.grid import CORRECTS
 from recipes.ttt_discover.knobs import Knobs
 from reefcommon.errors import Poison
 from reefcommon.events import Unit

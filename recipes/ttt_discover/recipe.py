@@ -36,14 +36,14 @@ from typing import Any, ClassVar
 from recipes.ttt_discover.archive import Node
 from recipes.ttt_discover.grid import Place, metadata, oldest_grid
 from recipes.ttt_discover.knobs import Knobs
-from recipes.ttt_discover.problem import Problem
+from recipes.ttt_discover.problem import Problem, Verified
 from recipes.ttt_discover.search import Pending, Search, Tried, identity_of, load
 from reefcommon import recipe
 from reefcommon.evaluator import Evaluator, Score
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
-from reefcommon.recipe_context import SeekContext
+from reefcommon.recipe_context import Asked, SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
 
@@ -97,10 +97,18 @@ class TTTDiscoverRecipe(WeightRecipe):
                 return
             if search.pending is None:
                 search.pending = await self._explore(ctx, search)
+                self.verified(ctx)
                 await _keep(ctx, search)  # pending: verified, not yet learned from
             await self._report(ctx, search.step, search.pending)
             search.commit(await self._learned(ctx, search.pending))
             await _keep(ctx, search)  # committed
+
+    async def verify(self, asked: Asked, parent: Node, ctx: SeekContext) -> Verified:
+        """Judge an answer to the prompt of a parent. Called again after a crash."""
+        return await self.problem.verify(asked.text, ctx)
+
+    def verified(self, ctx: SeekContext) -> None:
+        """Tidy the store after the whole grid: kept in the commit that keeps the grid."""
 
     async def _explore(self, ctx: SeekContext, search: Search) -> Pending:
         """Ask for the whole grid and verify it."""
@@ -119,7 +127,7 @@ class TTTDiscoverRecipe(WeightRecipe):
                     tasks.create_task(self._try(ctx, place, parent, verifiers))
                     for place, parent in places
                 ]
-        except ExceptionGroup as failed:
+        except BaseExceptionGroup as failed:
             # By its own type: a spent budget waits, a lost lease ends, others are tried again.
             raise failed.exceptions[0] from None
         tried, width = [task.result() for task in running], self.knobs.rollouts_per_group
@@ -136,7 +144,7 @@ class TTTDiscoverRecipe(WeightRecipe):
             self.problem.messages(parent), key=key, tags=tags, **self._sampling(ctx.scenario, key)
         )
         async with verifiers:
-            found = await self.problem.verify(asked.text, ctx)
+            found = await self.verify(asked, parent, ctx)
         return Tried(asked.receipt, found.reward, asked.load_id, found.words, found.solution)
 
     def _sampling(self, scenario: str, key: str) -> dict[str, Any]:
@@ -168,7 +176,8 @@ class TTTDiscoverRecipe(WeightRecipe):
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
             stated = {"problem": self.problem.name, "step": best.step, "value": best.value}
-            whole = {**stated, "text": best.solution.text, "figure": dict(best.solution.figure)}
+            found = {"text": best.solution.text, "figure": dict(best.solution.figure)}
+            whole = {**stated, **found, "verifier_calls": calls}
             text = json.dumps(whole, indent=1, sort_keys=True)
             (directory / "solution.json").write_text(f"{text}\n", encoding="utf-8")
             (directory / "best.png").write_bytes(self.problem.picture(best.solution))

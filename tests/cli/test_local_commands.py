@@ -363,7 +363,7 @@ def test_doctor_names_the_wheel_of_a_missing_program(
         (GOOD + "evalution: {}\n", "unknown key 'evalution'; did you mean 'evaluation'?"),
         (
             GOOD + "model: huge\n",
-            "model.name: model 'huge' is neither smollm2, tiny, tiny-hint nor a directory",
+            "model.name: model 'huge' is neither smollm2, tiny, tiny-hint, tiny-count nor a directory",
         ),
         ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
         (

@@ -32,7 +32,7 @@ TINY_FILE = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
 # Chosen on seed 100 among 0.1, 0.2 and 0.4, where it is the better rate of both arms that learn.
 TABLE_LR = 0.2
 # Groups and rollouts. The table does not see its parent: all rollouts are a group.
-GRIDS = {"tabular": (1, 64), "tiny": (8, 8)}
+GRIDS = {"tabular": (1, 64), "tiny": (1, 64)}
 
 
 class Policy(Protocol):
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.policy == "tiny":
             from reefstack.models import prepare
 
-            model = prepare("tiny", Path(cache))
+            model = prepare(load(TINY_FILE).model.name, Path(cache))
         for seed in seeds:
             for arm in arms:
                 runs.append(run(arm, seed, options, model))

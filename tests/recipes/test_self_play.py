@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from recipes.self_play.admission import credit, oldest_round, place_of
+from recipes.self_play.admission import credit, oldest_round, seat_of
 from recipes.self_play.domain import Task
 from recipes.self_play.examples.sums.domain import DOMAIN
 from recipes.self_play.knobs import Knobs
@@ -165,7 +165,7 @@ def test_a_second_report_on_a_place_is_refused():
     ],
 )
 def test_a_report_without_a_place_is_refused(stated, reason):
-    assert place_of(stated) == reason
+    assert seat_of(stated) == reason
 
 
 def test_a_designer_needs_hints():

@@ -1,4 +1,4 @@
-"""A model by its name: `smollm2`, `tiny`, `tiny-hint`, or a directory that holds one."""
+"""A model by its name: `smollm2`, `tiny`, `tiny-hint`, `tiny-count`, or a directory."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 from reefstack.models.hf_files import Progress
 from reefstack.models.smollm2 import write_smollm2
 from reefstack.models.tiny import write_tiny
+from reefstack.models.tiny_count import write_tiny_count
 from reefstack.models.tiny_hint import write_tiny_hint
 
 # Name -> directory in the cache, and writer. A changed converter gets a new number and a new cache.
@@ -16,6 +17,7 @@ _MODELS: Mapping[str, tuple[str, Callable[[Path, Progress], None]]] = {
     "smollm2": ("smollm2-135m-instruct-fp32-v1", write_smollm2),
     "tiny": ("tiny-v1", write_tiny),
     "tiny-hint": ("tiny-hint-v1", write_tiny_hint),
+    "tiny-count": ("tiny-count-v1", write_tiny_count),
 }
 NAMES = tuple(_MODELS)
 
