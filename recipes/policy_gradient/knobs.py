@@ -44,7 +44,7 @@ class PolicyKnobs(recipe.Knobs):
     )
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="policy updates between two candidates")
-    seed: int = Field(0, description="of the first weights")
+    seed: int = Field(0, description="of the first weights, and of a seeker's questions")
 
     @field_validator("score_range")
     @classmethod

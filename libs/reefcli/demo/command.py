@@ -25,7 +25,7 @@ from reefcommon.statistics import independent_seed
 
 _RECIPE = "The recipe that is shown: a folder of recipes/ with a demo.py, or a package."
 _Recipe = Annotated[str, typer.Option(help=_RECIPE)]
-_MODEL = "Of sao: smollm2, a real 135M model, five to ten minutes; tiny: two minutes."
+_MODEL = "Of sao: smollm2, a real 135M model, about ten minutes; tiny: two minutes."
 _Model = Annotated[str | None, typer.Option(help=_MODEL)]
 _ARMS = "Variants to run, after each other: names with commas, or all. Default: the method."
 _Arms = Annotated[str, typer.Option(help=_ARMS)]
