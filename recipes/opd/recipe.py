@@ -39,8 +39,9 @@ class OPDRecipe(WeightRecipe):
         signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
     )
     shown: ClassVar[str] = (
-        "four digits on a tiny model, 9,600 answers: rate 0.0001 -> 0.97, 0.99, 0.62 with teachers "
-        "at 0.98, 0.99, 0.71; SAO on a score stays at 0.0001 (python -m tests.methods.opd)"
+        "four digits on a tiny model, 9,600 answers: rate 0.0001 -> 0.97, 0.99, 0.62, 0.98 "
+        "with teachers at 0.98, 0.99, 0.71, 0.98; SAO on a score stays "
+        "at 0.0001 (python -m tests.methods.opd)"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs

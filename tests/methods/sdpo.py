@@ -1,7 +1,7 @@
 """`python -m tests.methods.sdpo`: SDPO against GRPO on equal attempts and scores.
 
 A tiny model is right in a tenth, or in a third, of its attempts at first. Each arm has the same
-number of attempts, in groups of eight, and the best of its learning rates on a seed apart.
+number of attempts, in groups of eight, and the best of its learning rates on three seeds apart.
 """
 
 import tempfile
@@ -13,7 +13,7 @@ from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, SKILL_A, TEMPLATE, Run, learn, warm_start
 
 SHARES = (0.1, 0.3)
-APART = 1000  # the seed on which learning rates are chosen
+APART = (1000, 1001, 1002)  # the seeds on which learning rates are chosen
 GROUPS = {"batch_size": 32, "group_size": 8}
 RECIPES = {
     "sdpo": ("recipes.sdpo.recipe:SDPORecipe", {"template": TEMPLATE, "top_k": 8}),
@@ -38,7 +38,9 @@ def main() -> None:
             whole = {}
             for name in RECIPES:
                 tried = {
-                    lr: fmean(run(base, name, lr, APART, options.steps).rates)
+                    lr: fmean(
+                        fmean(run(base, name, lr, apart, options.steps).rates) for apart in APART
+                    )
                     for lr in options.rates
                 }
                 best = max(tried, key=tried.__getitem__)
