@@ -14,16 +14,16 @@ Json = Mapping[str, Any]
 
 
 class Added(NamedTuple):
-    """The one message that a text changed: put in at `index`, or in place of the one there."""
+    """The one message that a text changed: put in at `place`, or in place of the one there."""
 
-    index: int
+    place: int
     inserted: bool
     message: dict[str, Any]
 
     def to(self, messages: Sequence[Json]) -> list[Json]:
         """Return the messages with the change."""
-        rest = self.index if self.inserted else self.index + 1
-        return [*messages[: self.index], self.message, *messages[rest:]]
+        rest = self.place if self.inserted else self.place + 1
+        return [*messages[: self.place], self.message, *messages[rest:]]
 
 
 def render_chat(tree: Tree) -> str:

@@ -92,8 +92,8 @@ function chosen(plan) {
 
 function npm(folder, ...packages) {
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
-  const words = ["install", "--no-fund", "--no-audit", "--loglevel=error", "--prefix", folder, ...packages];
-  const done = spawnSync("npm", words, { stdio: ["ignore", "ignore", "inherit"], umask: 0o077 });
+  const words = ["install", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"];
+  const done = spawnSync("npm", [...words, "--prefix", folder, ...packages], { stdio: ["ignore", "ignore", "inherit"], umask: 0o077 });
   if (done.status !== 0) throw new Refused(`npm could not install ${packages.join(", ")}: see above`);
 }
 

@@ -26,7 +26,7 @@ class MessageEvents(Translator):
 
     def begin(self) -> list[Json]:
         """Return the start of the message."""
-        nothing = {"content": [], "stop_reason": None, "stop_sequence": None}
+        nothing: Json = {"content": [], "stop_reason": None, "stop_sequence": None}
         message = {**head_of(self.turn), **nothing, "usage": usage_of({})}
         return [{"type": "message_start", "message": message}]
 

@@ -31,7 +31,7 @@ _PLAIN = {
     "safety_identifier": "safety_identifier",
 }
 _TEXTS = ("input_text", "output_text", "text")
-_ECHOED = {
+_ECHOED: Json = {
     "instructions": None,
     "max_output_tokens": None,
     "metadata": {},
@@ -191,7 +191,8 @@ def response(
     echoed = {name: asked.get(name, default) for name, default in _ECHOED.items()}
     echoed = {n: _ECHOED[n] if value is None else value for n, value in echoed.items()}
     status = status or ("incomplete" if cut else "completed")
-    metadata = {**echoed["metadata"]}
+    given = asked.get("metadata")
+    metadata: Json = {**given} if isinstance(given, dict) else {}
     if turn.receipt and status in ("completed", "incomplete"):
         metadata["reef_agent_record_id"] = turn.receipt
     return {
