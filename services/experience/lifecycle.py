@@ -95,6 +95,7 @@ class Lifecycle:
             "kept_days": lambda: self.settings.kept_days,
             "sessions": self.handlers.session_facts,
             "wanted_units": lambda: [asdict(row) for row in self.handlers.units.periods.rows],
+            "untagged_sessions": self.handlers.units.tags.facts,
             "parked_reports": lambda: len(self.handlers.parking),
             "oldest_parked_report": self.handlers.waiting_facts,
         }

@@ -26,6 +26,7 @@ from services.experience.domain.sessions import Entry, Key
 from services.experience.domain.units import is_side_call, session_units, turn_unit
 from services.experience.metrics import UNITS, UNITS_REFUSED
 from services.experience.settings import Settings
+from services.experience.tagging import SessionTags
 from services.experience.wants import EVER, Periods, Wants
 
 log = structlog.get_logger()
@@ -62,6 +63,7 @@ class Units:
     store: ports.ExperienceStore
     publisher: EventPublisher
     texts: Texts
+    tags: SessionTags = field(default_factory=SessionTags)
     _lines: OrderedDict[Key, Line] = field(default_factory=OrderedDict)
     _open: dict[Key, tuple[datetime, int]] = field(default_factory=dict)
     _handled: dict[int, datetime] = field(default_factory=dict)
@@ -105,7 +107,9 @@ class Units:
         for entry in entries:
             self._reached(partitions[entry.record_id], entry.at)
             if self.periods.covers(entry.scenario, entry.at):
-                place = records[entry.record_id].place
+                place, tags = records[entry.record_id].place, records[entry.record_id].event.tags
+                if entry.record_id not in known and not is_side_call(tags):
+                    self.tags.saw(entry.scenario, tagged=entry.tag is not None)
                 sessions.setdefault((entry.scenario, place.session_id), []).append(entry)
         if not sessions:
             return

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from reefcommon.events import Event, InferenceRecorded, SampleReady, SessionEnde
 from services.experience.handlers import Handlers
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
+from services.experience.tagging import AT_LEAST
 from services.experience.units import Horizon
 from services.experience.wants import Periods, Wants
 from tests.experience.factory import (
@@ -112,6 +114,24 @@ async def test_each_answer_is_followed_once_and_the_session_ends() -> None:
     assert (session.record_ids, session.ended) == (("rec-q-0", "rec-q-1", "rec-q-2"), "closed")
     assert session.loss_mask == (1, 1, 0, 1, 1, 0, 1, 1)
     assert set(rig.store.store.unit_rows) == {unit.event_id for unit in rig.published.events}
+
+
+async def test_traffic_without_session_tags_is_told_once() -> None:
+    rig = Rig()
+    tags = rig.handlers.units.tags.facts
+    with structlog.testing.capture_logs() as logged:
+        side = talk(1, name="side", tags={"turn-type": "side"})
+        for n in range(AT_LEAST - 1):
+            await rig.take(*talk(1, name=f"q{n}"), *side)
+        assert tags() == {}, "too few to say so"
+        await rig.take(*talk(3, name="last"), *talk(3, name="last"))
+        assert "100% of the exchanges name no session" in tags()["default"]
+        await rig.take(*talk(3, name="others", scenario="others"))
+    told = [line for line in logged if line["event"] == "sessions_untagged"]
+    assert [line["scenario"] for line in told] == ["default"]
+    for n in range(AT_LEAST + 3):
+        await rig.take(*talk(1, name=f"s{n}", session_tag=f"s{n}"))
+    assert tags() == {}, "half of them"
 
 
 @pytest.mark.parametrize("kind", ["turn", "session"])
