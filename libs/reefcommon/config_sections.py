@@ -96,7 +96,10 @@ class ModelSection(Section):
 
 
 class ModelEndpoint(Section):
-    """A model that recipes may ask: `ctx.models[NAME]`. Limits count for each host service."""
+    """A model that recipes may ask: `ctx.models[NAME]`. Limits count for each host service.
+
+    Those of `served` count a seeker's questions too.
+    """
 
     url: str = ""
     """base URL of an OpenAI endpoint, with its /v1; `served` has none: it is Reef's own model"""

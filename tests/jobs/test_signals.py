@@ -8,8 +8,9 @@ import sys
 import pytest
 from prometheus_client import REGISTRY
 
-from reefcommon.events import CandidateProposed, SignalComputed
+from reefcommon.events import CandidateProposed, SampleRefused, SignalComputed
 from reefcommon.recipe import Knobs
+from reefkit.jobs import loop
 from reefkit.jobs.host import take_over
 from reefkit.recipes import endpoint as endpoints
 from reefkit.recipes.signals import RESTORED
@@ -17,7 +18,7 @@ from reefkit.retry import RetryPolicy
 from tests.fakes.judge import Judge
 from tests.jobs.judged import VOTES, JudgedRecipe, endpoint
 from tests.jobs.rig import WordsRig
-from tests.recipes.samples import sample
+from tests.recipes.samples import AT, sample
 from tests.trainer.rig import Bus, Mortal
 
 CALLS = VOTES + 1
@@ -300,6 +301,22 @@ async def test_a_spent_budget_stops_the_asking_until_it_is_raised(rig_of, judge)
     await rig.judge()
     assert judge.calls == 4 * CALLS
     assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2}
+
+
+async def test_units_that_wait_for_a_budget_are_bounded(rig_of, judge, monkeypatch):
+    monkeypatch.setattr(loop, "MAX_UNSIGNALLED", 2)
+    rig = rig_of(limits={"max_calls": 0})
+    await rig.publish(5)
+    await rig.arrive(*"abcde")
+    await rig.judge()
+    rig.loop.forget(AT)
+    assert rig.store.counts("samples", rig.key) == {"unsignalled": 2, "refused": 3}
+    left = [unit.event_id for unit in rig.store.unsignalled(rig.key, 9, ())]
+    assert left == ["smp-3", "smp-4"], "the oldest are the stalest"
+    await rig.settle()
+    reasons = {(event.sample_id, event.reason) for event in rig.bus.of(SampleRefused)}
+    assert reasons == {(f"smp-{n}", "no_signal_in_time") for n in range(3)}
+    assert judge.calls == 0
 
 
 async def test_a_budget_that_ends_inside_a_unit_repeats_no_call(rig_of, judge):

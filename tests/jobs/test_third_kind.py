@@ -79,8 +79,10 @@ async def test_a_verdict_ends_the_job_and_the_next_one_begins(tmp_path, outcome,
     await rig.arrive("a", "b", "c", "d")
     await rig.settle()
     assert rig.loop.facts()["state"] == "waiting for the verdict on its candidate"
+    assert rig.loop.facts()["proposed_at"] > AT
     await rig.reject(rig.candidates[0].event_id, outcome)
     assert rig.jobs() == {state: 1}
+    assert rig.loop.facts()["proposed_at"] is None
     await rig.settle()
     assert len(rig.candidates) == (1 if state == "conflicted" else 2)
 

@@ -5,6 +5,7 @@ import contextlib
 
 import httpx
 
+from reefcommon.config_sections import ModelEndpoint
 from reefcommon.events import CandidateProposed
 from reefcommon.recipe import Decision, Knobs
 from reefkit.artifacts.cache import FetchedTrees
@@ -56,10 +57,12 @@ class GridRecipe(WordsRecipe):
 class SeekRig:
     """One host process; `restart` is the next one on the same disk."""
 
-    def __init__(self, home, world, *recipes, in_flight=8, created=True, programs=None):
+    def __init__(
+        self, home, world, *recipes, in_flight=8, created=True, programs=None, budget=None
+    ):
         self.home, self.world, self.recipes, self.in_flight = home, world, recipes, in_flight
         self.bus, self.shelf = Bus(Mortal()), Shelf(home / "shelf", Mortal())
-        self.created, self.programs = created, programs
+        self.created, self.programs, self.budget = created, programs, budget
         self.begin()
 
     def begin(self):
@@ -77,7 +80,7 @@ class SeekRig:
             QUICK,
             5.0,
             recipes=RecipeServices(
-                self.store, lambda: AT, ModelPool(self.store), QUICK, programs=self.programs
+                self.store, lambda: AT, self.models(), QUICK, programs=self.programs
             ),
             seekers=services,
         )
@@ -87,6 +90,12 @@ class SeekRig:
         ]
         self.handlers = build(bound, self.kit, WordsExecutor)
         self.loop = self.handlers.loops[0]
+
+    def models(self):
+        if self.budget is None:
+            return ModelPool(self.store)
+        entries = {"served": ModelEndpoint(**self.budget)}
+        return ModelPool(self.store, entries, gateway_url="http://gateway")
 
     def client(self):
         transport = httpx.MockTransport(self.world.handle)

@@ -99,6 +99,42 @@ async def test_a_spent_budget_is_a_state(tmp_path):
     rig.store.close()
 
 
+async def test_a_seekers_questions_count_against_the_served_models_budget(tmp_path):
+    """Used up in the second step of three; raised, the search goes on. A repeat is not counted."""
+    world = World()
+    for calls in (6, 6, 12):
+        rig = SeekRig(tmp_path, world, budget={"max_calls": calls})
+        found = rig.loop.seeker
+        async with rig.running():
+            await until(lambda seen=found: not seen.state.startswith(("starting", "seeking")))
+        assert ("6 of 6 calls used" in found.state) == (calls == 6), found.state
+        assert (found.state == "done") == (calls == 12)
+        assert world.computed.total() == calls
+        assert rig.loop.runtime.services.models.facts()["served"]["used"]["calls"] == calls
+        assert rig.store.used("served").tokens > 0
+        known = rig.store.asked_for(rig.loop.binding.key, "#seek")[0]
+        assert known == (2 if calls == 6 else 0), "a commit forgets the keys of its step"
+        rig.store.close()
+
+
+async def test_tokens_and_money_of_questions_are_counted_once(tmp_path):
+    async def asks(ctx):
+        seen = ctx.store.get("seen", 0)
+        asked = [await ctx.ask(QUESTION, key=str(n), tags={}) for n in range(2)]
+        assert len({one.receipt for one in asked}) == 2
+        if seen == 0:
+            raise ValueError("again, with the same keys")
+
+    rig = SeekRig(tmp_path, World(), seeker(asks), budget={"prompt_price": 1e6})
+    async with rig.running():
+        await until(lambda: rig.loop.seeker.starts >= 3)
+        use = rig.store.used("served")
+    assert use.calls == 2
+    assert use.tokens > 0
+    assert use.cost == use.prompt_tokens
+    rig.store.close()
+
+
 async def test_questions_under_way_are_bounded(tmp_path):
     async def asks(ctx):
         keys = [ctx.ask(QUESTION, key=str(n), tags={}, seed=n) for n in range(12)]

@@ -22,7 +22,7 @@ from reefkit.jobs.context import Context, Kit
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job
 from reefkit.jobs.ports import Executor, Refused, Samples
-from reefkit.jobs.recipe_store import Outgoing, StateConflict
+from reefkit.jobs.recipe_store import Effects, Outgoing, StateConflict
 from reefkit.jobs.steps import Steps
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.models import ModelPool
@@ -36,6 +36,8 @@ from reefkit.service import BackgroundTask
 
 log = structlog.get_logger()
 MAX_WAITING = 10_000
+MAX_UNSIGNALLED = 10_000
+NOT_SIGNALLED = "no_signal_in_time"
 
 
 class HostLoop:
@@ -247,6 +249,11 @@ class HostLoop:
         """Remove settled samples and ended jobs, and return their numbers. Blocks."""
         kept, shown = self.executor.kept_jobs(), self.executor.shown_rejections
         before_ms = int(before.timestamp() * 1000)
+        # While a budget stays used up, units go on to arrive: the oldest are the stalest.
+        for unit in self.store.oldest_unsignalled(self.binding.key, beyond=MAX_UNSIGNALLED):
+            reasons, events = self._refusals([(unit, NOT_SIGNALLED, None)])
+            effects = Effects(self.binding.key, unit.event_id)
+            self.store.refuse_unsignalled(self.binding.key, reasons, events, effects)
         return self.store.forget(self.binding.key, before_ms, kept, shown)
 
     def contents_in_use(self) -> set[str]:
@@ -258,8 +265,11 @@ class HostLoop:
     def facts(self) -> dict[str, object]:
         """Return the row of this binding in `/status`. Blocks."""
         key, context = self.binding.key, self.context
+        job = self.store.current(key)
+        proposed = job is not None and job.state == "announced"
         return {
             "state": context.doing,
+            "proposed_at": job.finished_at if job is not None and proposed else None,
             "step": context.step,
             "samples": self.store.counts("samples", key),
             "jobs": self.store.counts("jobs", key),

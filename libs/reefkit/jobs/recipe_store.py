@@ -134,7 +134,9 @@ class RecipeStore(Database):
             _add(db, model, Use(calls=1))
             return ""
 
-    def end_call(self, key: CallKey | None, end: CallEnd, *, returned: bool = False) -> None:
+    def end_call(
+        self, key: CallKey | None, end: CallEnd, *, returned: bool = False, logged: bool = True
+    ) -> None:
         """Keep and log a call. `returned`: it does not count."""
         use = end.use
         with self._transaction() as db:
@@ -142,6 +144,8 @@ class RecipeStore(Database):
                 query = f"update calls set body = ?, tokens = ? where {_CALL}"
                 db.execute(query, (end.body, use.tokens, *_key(key)))
             _add(db, end.model, Use(-1) if returned else use)
+            if not logged:
+                return
             db.execute(
                 "insert into call_log (at, binding, subject, model, purpose, prompt_tokens,"
                 " completion_tokens, seconds, outcome) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",

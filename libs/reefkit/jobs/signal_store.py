@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import orjson
 
@@ -21,6 +21,15 @@ class SignalStore(RecipeStore):
         )
         without = orjson.dumps(list(skipped)).decode()
         return [load_unit(body) for (body,) in self._rows(query, binding, without, limit)]
+
+    def oldest_unsignalled(self, binding: str, *, beyond: int) -> Iterator[Unit]:
+        """Yield the oldest units without a signal until `beyond` are left.
+
+        A unit that is yielded must be refused before the next is asked for.
+        """
+        count = "select count(*) from samples where binding = ? and state = 'unsignalled'"
+        while (more := self._rows(count, binding)[0][0] - beyond) > 0:
+            yield from self.unsignalled(binding, min(more, 100), ())
 
     def signal_of(self, binding: str, unit_id: str) -> tuple[str, Signal | None] | None:
         """Return (event id, signal) of a unit; None if there is none yet."""

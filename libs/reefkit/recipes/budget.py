@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from reefcommon.config_sections import ModelEndpoint
@@ -27,12 +28,15 @@ class Budget:
         if spent:
             raise BudgetSpent(f"the budget of model {self.name!r} is used up: {spent}; {RAISE}")
 
-    async def end(self, key: CallKey | None, end: CallEnd, *, returned: bool = False) -> None:
+    async def end(
+        self, key: CallKey | None, end: CallEnd, *, returned: bool = False, logged: bool = True
+    ) -> None:
         prices = self.entry.prompt_price, self.entry.completion_price
         counts = end.use.prompt_tokens, end.use.completion_tokens
         cost = sum(price * n for price, n in zip(prices, counts, strict=True)) / _MILLION
         whole = replace(end, use=replace(end.use, cost=cost))
-        await asyncio.to_thread(self.store.end_call, key, whole, returned=returned)
+        save = partial(self.store.end_call, key, whole, returned=returned, logged=logged)
+        await asyncio.to_thread(save)
 
     def facts(self) -> dict[str, Any]:
         """Return the used amounts and the limits. Blocks."""

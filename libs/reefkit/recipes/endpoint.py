@@ -110,15 +110,20 @@ class Endpoint:
     def _read(self, text: bytes, sent: int) -> Answered:
         try:
             body = orjson.loads(text)
-            usage = body.get("usage") or {}
-            prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-            if prompt is None or completion is None:  # about four characters a token
-                prompt, completion = sent // 4, len(text) // 4
-            return Answered(body, int(prompt), int(completion))
+            return Answered(body, *tokens_used(body, sent, len(text)))
         except (ValueError, AttributeError, TypeError) as error:
             raise ModelFailed(
                 f"model {self.name}: an answer that cannot be read: {error}"
             ) from None
+
+
+def tokens_used(body: Mapping[str, Any], sent: int, received: int) -> tuple[int, int]:
+    """Return the prompt and completion tokens, by the sizes in bytes if none are stated."""
+    usage = body.get("usage") or {}
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if prompt is None or completion is None:  # about four characters a token
+        prompt, completion = sent // 4, received // 4
+    return int(prompt), int(completion)
 
 
 def replies(name: str, answered: Answered, n: int) -> list[Reply]:

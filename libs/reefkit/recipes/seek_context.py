@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from reefcommon import ids
+from reefcommon.config_sections import SERVED
 from reefcommon.errors import ReefError
 from reefcommon.events import Kind
 from reefcommon.recipe_context import Asked, Learned, Messages, ModelFailed
 from reefcommon.releases import ReleaseHeads
 from reefkit.jobs.model import UNFINISHED
+from reefkit.jobs.recipe_store import CallEnd, CallKey, Use
 from reefkit.jobs.unit_fates import UnitFate
+from reefkit.recipes.budget import use_of
+from reefkit.recipes.endpoint import tokens_used
 from reefkit.recipes.proposals import Proposals
 from reefkit.recipes.runtime import RecipeContext
 from reefkit.recipes.seek_client import ExchangeAborted, SeekClient
@@ -21,6 +25,8 @@ from reefkit.recipes.seek_client import ExchangeAborted, SeekClient
 POLL_S, POLL_AT_MOST_S = 0.05, 1.0
 _SLICE_S = 60.0
 ATTEMPTS = 8
+SUBJECT = "#seek"
+"""In place of a unit's id, for the questions that a budget has counted."""
 _ENDS = frozenset(get_args(Learned))
 
 
@@ -65,11 +71,13 @@ class SeekerContext(RecipeContext):
     async def ask(
         self, messages: Messages, *, key: str, tags: Mapping[str, str], **params: Any
     ) -> Asked:
-        """Raises ModelFailed if the request is refused, or `key` was used with another."""
+        """Raises also BudgetSpent: the question counts against `models["served"]`."""
         self.life.check()
         body = {**params, "messages": list(messages), "model": self.model_name}
         if self.priority:
             body["priority"] = self.priority
+        counted = CallKey(self.key, SUBJECT, key, 0)
+        await self.caller.on_host(self._begin(counted))
         # A gateway that died has cut off some; after a crash the same attempts are made again.
         for attempt in range(ATTEMPTS):
             receipt = receipt_of(self.key, key, attempt)
@@ -86,8 +94,10 @@ class SeekerContext(RecipeContext):
             choice = answer.body["choices"][0]
             message: Mapping[str, Any] = choice["message"]
             text, finish = str(message.get("content") or ""), choice.get("finish_reason")
-        except (LookupError, TypeError, AttributeError) as error:
+            use = use_of(*tokens_used(answer.body, len(str(body)), len(text)))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ModelFailed(f"the answer to {key!r} cannot be read: {error!r}") from None
+        await self.caller.on_host(self._end(counted, use))
         load_id = await self.caller.on_host(self._load_of(answer.release_id))
         return Asked(receipt, text, message, finish, answer.release_id, load_id)
 
@@ -133,12 +143,26 @@ class SeekerContext(RecipeContext):
     async def commit(self) -> None:
         self.life.check()
         # Without an await: no other coroutine of the recipe writes in between.
-        self.services.store.apply(self.store.effects())
+        # The keys of a committed step are not asked for again: they need not be known any more.
+        self.services.store.apply(self.store.effects(SUBJECT))
         self.store.saved()
 
     async def sleep_until(self, when: datetime) -> None:
         while (left := (when - self.now()).total_seconds()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left, _SLICE_S))  # the clock may be set meanwhile
+
+    async def _begin(self, counted: CallKey) -> None:
+        # Once for each key: after a crash the same questions cost nothing.
+        if (budget := self.services.models.budgets.get(SERVED)) is not None:
+            await budget.begin(counted)
+
+    async def _end(self, counted: CallKey, use: Use) -> None:
+        budget, store = self.services.models.budgets.get(SERVED), self.services.store
+        if budget is None or await asyncio.to_thread(store.kept_answer, counted) is not None:
+            return
+        # The answer itself is kept by the gateway, and is a record.
+        end = CallEnd(self.key, SUBJECT, SERVED, SUBJECT, use, 0.0, body=b"counted")
+        await budget.end(counted, end, logged=False)
 
     def _serving(self) -> str | None:
         head = self.head
