@@ -19,6 +19,10 @@ from reefkit.jobs.signal_store import SignalStore, refuse
 from reefkit.jobs.unit_fates import UnitFates
 from reefkit.retention import TOO_OLD
 
+_PARSED_AT_ONCE = 16
+# At most as many as a vocabulary has.
+_TOKENS: dict[int, int] = {}
+
 # Tokens, masks and log-probabilities are most of a sample's bytes.
 _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
 _UNIT = (
@@ -250,14 +254,17 @@ class JobStore(SignalStore, UnitFates):
     # ------------------------------------------------------------------ inside
 
     def _units(self, binding: str, sample_ids: Sequence[str]) -> dict[str, Unit]:
-        known = self._parsed.get(binding, {})
-        missing = _json([name for name in sample_ids if name not in known])
+        units = dict(self._parsed.get(binding, {}))
+        missing = [name for name in sample_ids if name not in units]
         query = (
             f"select sample_id, {_UNIT} where samples.binding = ? and samples.body is not null"
             " and sample_id in (select value from json_each(?))"
         )
-        rows = self._rows(query, binding, missing)
-        return {**known, **{name: load_unit(*parts) for name, *parts in rows}}
+        # A few at a time: the JSON of a grid of long rollouts is as large as the parsed units.
+        for start in range(0, len(missing), _PARSED_AT_ONCE):
+            rows = self._rows(query, binding, _json(missing[start : start + _PARSED_AT_ONCE]))
+            units |= {name: _shared(load_unit(*parts)) for name, *parts in rows}
+        return units
 
     def _jobs(self, condition: str, *values: object) -> list[Job]:
         rows = self._rows(f"select body from jobs where {condition}", *values)
@@ -265,6 +272,12 @@ class JobStore(SignalStore, UnitFates):
 
     def _job(self, condition: str, *values: object) -> Job | None:
         return next(iter(self._jobs(condition, *values)), None)
+
+
+def _shared(unit: Unit) -> Unit:
+    # Equal token ids are one object: 8 bytes each in a long rollout in place of 36.
+    known = _TOKENS.setdefault
+    return unit.model_copy(update={"tokens": tuple(map(known, unit.tokens, unit.tokens))})
 
 
 def _json(values: Collection[str]) -> str:
