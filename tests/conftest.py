@@ -20,6 +20,17 @@ settings.load_profile("shared-machine")
 
 _get_client = clickhouse_connect.get_client
 _MARK_OF = {"kafka_bootstrap": "broker", "own_kafka_bootstrap": "broker", "redis_url": "redis"}
+E2E = ("e2e", "chaos", "soak")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m e2e` imports only the folders that have such tests."""
+    is_folder = collection_path.parent == Path(__file__).parent and collection_path.is_dir()
+    if is_folder and config.option.markexpr == "e2e" and collection_path.name not in E2E:
+        return True
+    return None
+
+
 _LONGEST_FIRST = ("learning", "smollm2", "broker", "engine", "store", "redis", "lfs")
 
 

@@ -1,6 +1,10 @@
-"""A test without the mark of a real store cannot reach it."""
+"""A test without the mark of a real store cannot reach it; one with the mark of e2e is found."""
+
+from pathlib import Path
 
 import pytest
+
+from tests.conftest import E2E
 
 
 @pytest.mark.parametrize(
@@ -40,3 +44,10 @@ def test_a_marked_test_goes_through(pytester: pytest.Pytester):
     )
     pytester.makepyfile("import pytest\n@pytest.mark.redis\ndef test_x(redis_url): pass")
     pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_tests_of_the_whole_stack_lie_where_they_are_looked_for():
+    tests = Path(__file__).parents[1]
+    mark = "mark." + "e2e"
+    found = {p.relative_to(tests).parts[0] for p in tests.rglob("*.py") if mark in p.read_text()}
+    assert found == set(E2E)
