@@ -72,6 +72,7 @@ class LagProbe:
     """
 
     give_up_s: float
+    _committed: dict[Any, int] = field(default_factory=dict)
     _rows: list[PartitionLag] = field(default_factory=list)
     _answered_at: float = float("-inf")
     _failure: str = ""
@@ -102,10 +103,17 @@ class LagProbe:
                 for consumer in consumers:
                     seen = {tp: consumer.highwater(tp) for tp in consumer.assignment()}
                     ends = {tp: end for tp, end in seen.items() if end is not None}
-                    committed = await asyncio.gather(*map(consumer.committed, ends))
+                    # A question is a request for each partition. Without lag there is none until
+                    # the end moves; one is asked all the same, for a sign of life.
+                    lagging = [tp for tp, end in ends.items() if self._committed.get(tp) != end]
+                    asked = lagging or list(ends)[:1]
+                    offsets = await asyncio.gather(*map(consumer.committed, asked))
+                    self._committed |= {
+                        tp: offset or 0 for tp, offset in zip(asked, offsets, strict=True)
+                    }
                     rows += [
-                        PartitionLag(tp.topic, tp.partition, offset or 0, ends[tp])
-                        for tp, offset in zip(ends, committed, strict=True)
+                        PartitionLag(tp.topic, tp.partition, self._committed[tp], end)
+                        for tp, end in ends.items()
                     ]
         except (TimeoutError, KafkaError) as error:
             self._failure = repr(error)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from reefcommon import topics
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
 from reefkit.kafka_topics import ensure_topics
@@ -88,7 +89,8 @@ class Launch:
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
         if urls["kafka"] and self.options.create_topics:
-            steps[services.TOPICS] = (tansu.NAME, partial(ensure_topics, urls["kafka"]))
+            wanted = tansu.TOPICS if "kafka" in self.site.ports else topics.ALL
+            steps[services.TOPICS] = (tansu.NAME, partial(ensure_topics, urls["kafka"], wanted))
         if {services.ENGINE, "trainer"} & set(self.wanted):
             steps["model"] = ("", self._prepare)
         infrastructure = plan.infrastructure(self.wanted, self.site)

@@ -1,10 +1,24 @@
 """Tansu: a broker with Kafka's protocol. Its log lies on S3, or in memory for tests."""
 
+from dataclasses import replace
+
+from reefcommon import topics
 from reefstack import s3
 from reefstack.errors import CannotStart
 from reefstack.spec import KafkaAnswers, ProcessSpec, Site
 
 NAME = "tansu"
+# A look at a partition costs the broker as much with news as without, and the stack has a process
+# of each service. Topics of many events keep their partitions: a partition may hold ten thousand
+# objects until it is merged.
+_SELDOM = {
+    topics.SIGNALS,
+    topics.CANDIDATES,
+    topics.EVALUATIONS,
+    topics.RELEASES,
+    topics.COMMANDS,
+}
+TOPICS = tuple(replace(topic, partitions=1) if topic in _SELDOM else topic for topic in topics.ALL)
 
 
 def binary() -> str:

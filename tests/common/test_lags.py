@@ -19,9 +19,10 @@ class Consumer:
     position: int = 4
     error: Exception | None = None
     asked: int = field(default=0)
+    partitions: int = 1
 
     def assignment(self) -> set[TopicPartition]:
-        return {TopicPartition("t", 0)}
+        return {TopicPartition("t", n) for n in range(self.partitions)}
 
     def highwater(self, _partition: TopicPartition) -> int:
         return 10
@@ -61,3 +62,23 @@ async def test_an_error_of_the_broker_is_the_reason() -> None:
         await probe.rows([consumer], wait_s=5.0, max_age_s=60.0)
     consumer.error = None
     assert await probe.rows([consumer], wait_s=5.0, max_age_s=0.0) == at(4)
+
+
+async def test_partitions_without_lag_are_not_asked_again_but_for_a_sign_of_life() -> None:
+    probe, consumer = LagProbe(give_up_s=30.0), Consumer(position=10, partitions=5)
+    for asked in (5, 6, 7):
+        rows = await probe.rows([consumer], wait_s=5.0, max_age_s=0.0)
+        assert [row.lag for row in rows] == [0] * 5
+        assert consumer.asked == asked
+    consumer.error = KafkaConnectionError("gone")
+    with pytest.raises(Unavailable, match="gone"):
+        await probe.rows([consumer], wait_s=5.0, max_age_s=0.0)
+
+
+async def test_a_partition_that_grew_is_asked_again() -> None:
+    probe, consumer = LagProbe(give_up_s=30.0), Consumer(position=10, partitions=2)
+    await probe.rows([consumer], wait_s=5.0, max_age_s=0.0)
+    consumer.highwater = lambda place: 12 if place.partition else 10
+    consumer.position = 11
+    rows = await probe.rows([consumer], wait_s=5.0, max_age_s=0.0)
+    assert sorted(row.lag for row in rows) == [0, 1]

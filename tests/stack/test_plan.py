@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from reefcommon import topics
 from reefcommon.config import ServeConfig, parse
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
-from reefstack import object_store, plan
+from reefstack import object_store, plan, tansu
 from reefstack.disk import check_disk
 from reefstack.effective_config import override, to_yaml
 from reefstack.embedded import Options, _site
@@ -184,3 +185,12 @@ def test_the_command_line_changes_the_file_and_keeps_the_knobs() -> None:
     assert again.reef[0].knobs == {"batch_size": 1, "max_staleness": 18}
     with pytest.raises(BadConfig, match=r"gateway\.port"):
         override(config, {"gateway": {"port": 0}})
+
+
+def test_seldom_topics_have_one_partition_on_the_embedded_broker() -> None:
+    made = {topic.name: topic.partitions for topic in tansu.TOPICS}
+    assert made.keys() == {topic.name for topic in topics.ALL}
+    one = {name for name, count in made.items() if count == 1}
+    assert one == {f"reef.{n}.v1" for n in
+                   ("signals", "candidates", "evaluations", "releases", "commands")}  # fmt: skip
+    assert all(made[t.name] == t.partitions for t in topics.ALL if t.name not in one)

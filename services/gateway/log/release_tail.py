@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
@@ -74,11 +74,16 @@ class ReleaseTail:
         now = asyncio.get_running_loop().time
         try:
             await consumer.start()
+            await consumer.topics()
+            # As the broker has them: an older installation may have more or fewer.
             assigned = [
                 TopicPartition(topic.name, n)
                 for topic in _FOLLOWED
-                for n in range(topic.partitions)
+                for n in consumer.partitions_for_topic(topic.name) or ()
             ]
+            missing = {topic.name for topic in _FOLLOWED} - {place.topic for place in assigned}
+            if missing:
+                raise UnknownTopicOrPartitionError(*missing)
             consumer.assign(assigned)
             await consumer.seek_to_end(*assigned)
             ends = {partition: await consumer.position(partition) for partition in assigned}
