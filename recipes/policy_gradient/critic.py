@@ -61,4 +61,6 @@ class Critic:
     def load(self, directory: Path) -> None:
         state = torch.load(directory / FILE, weights_only=True, map_location="cpu")
         self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        # As the policy's: the moments go on, at the rate of the knobs.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})

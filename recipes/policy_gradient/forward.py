@@ -1,14 +1,16 @@
-"""Padded batches of rollouts, and a forward over their response positions."""
+"""Padded batches of rollouts, a forward over their response positions, and the logits there."""
 
-# Shapes: B rollouts, P prompt positions, R response positions, H hidden units.
+# Shapes: B rollouts, P prompt positions, R response positions, H hidden units, V vocabulary.
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from recipes.policy_gradient.rollouts import Rollout
 
@@ -34,13 +36,14 @@ class Padded:
         return self.ids[:, self.prompt_length :]
 
 
-def pad(rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> Padded:
+def pad(rollouts: Sequence[Rollout], device: torch.device) -> Padded:
     prompt = max(len(r.prompt) for r in rollouts)
     response = max(len(r.response) for r in rollouts)
     ids, attention, behaviour, mask = [], [], [], []
     for r in rollouts:
         left, right = prompt - len(r.prompt), response - len(r.response)
-        ids.append([pad_id] * left + [*r.prompt, *r.response] + [pad_id] * right)
+        # Padding is told by its place. A configuration's own id for it may be in no vocabulary.
+        ids.append([0] * left + [*r.prompt, *r.response] + [0] * right)
         attention.append([0] * left + [1] * (len(r.prompt) + len(r.response)) + [0] * right)
         behaviour.append([*r.behaviour_logp, *[0.0] * right])
         mask.append([*r.mask, *[0] * right])
@@ -83,3 +86,23 @@ def _decode(
     )
     hidden: Tensor = output.last_hidden_state
     return hidden
+
+
+class Head:
+    """The end of a causal model, from hidden states [..., H] to logits [..., V], in float32."""
+
+    # Behind the decoder some models do more than `lm_head`: Gemma caps its logits, Granite divides
+    # them. So the model's own forward runs, with the hidden states in place of its decoder.
+    def __init__(self, causal: Any) -> None:
+        parts: dict[int, Any] = {id(part): part for part in causal.children()}
+        self._end = copy.deepcopy(causal, {**parts, id(causal.model): _Given()})
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        rows = hidden.reshape(1, -1, hidden.shape[-1])
+        logits: Tensor = self._end(inputs_embeds=rows, use_cache=False).logits
+        return logits.float().view(*hidden.shape[:-1], -1)
+
+
+class _Given(nn.Module):
+    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)

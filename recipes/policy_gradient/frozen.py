@@ -16,7 +16,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from recipes.policy_gradient.forward import pad, response_hidden
+from recipes.policy_gradient.forward import Head, pad, response_hidden
 from recipes.policy_gradient.policy import LoraPolicy
 from recipes.policy_gradient.rollouts import Rollout
 from reefcommon.errors import Poison
@@ -32,18 +32,17 @@ class FrozenModel:
         causal.eval()
         causal.requires_grad_(requires_grad=False)
         self.causal = causal
+        self._head = Head(causal)
 
     @torch.no_grad()
     def hidden(self, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the last hidden states [B, R, H] that the response tokens would come from."""
-        padded = pad(rollouts, int(self.causal.config.pad_token_id or 0), self.causal.device)
-        return response_hidden(self.causal, padded)
+        return response_hidden(self.causal, pad(rollouts, self.causal.device))
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [..., V] of hidden states [..., H], in float32."""
-        logits: Tensor = self.causal.lm_head(hidden)
-        return logits.float()
+        return self._head(hidden)
 
 
 class Average(FrozenModel):

@@ -9,7 +9,7 @@ def dis_weight(ratio_BR: Tensor, eps_low: float, eps_high: float) -> Tensor:
     """Mask the importance ratio: r if 1 - eps_low < r < 1 + eps_high, else 0. No gradient."""
     ratio_BR = ratio_BR.detach()
     inside = (ratio_BR > 1.0 - eps_low) & (ratio_BR < 1.0 + eps_high)
-    return ratio_BR * inside
+    return ratio_BR.where(inside, 0.0)  # not a product: a ratio may be infinite
 
 
 def sample_mean(per_token_BR: Tensor, mask_BR: Tensor) -> Tensor:

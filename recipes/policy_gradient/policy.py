@@ -21,7 +21,7 @@ from torch import Tensor, optim
 
 from recipes.policy_gradient.allowed import mask_forbidden
 from recipes.policy_gradient.compute import Compute
-from recipes.policy_gradient.forward import Padded, pad, response_hidden
+from recipes.policy_gradient.forward import Head, Padded, pad, response_hidden
 from recipes.policy_gradient.knobs import PolicyKnobs
 from recipes.policy_gradient.rollouts import Rollout
 from reefcommon.errors import Poison
@@ -66,7 +66,9 @@ class LoraPolicy:
             torch.manual_seed(knobs.seed)
             # The adapter is drawn on the CPU, equal on every device, and is float32 (peft's cast).
             self.model: Any = peft.get_peft_model(base, config).to(self.compute.device)
-        self.model.train()
+        # Without the dropout of a configuration: the sampler has none, so the ratio would be noise.
+        self.model.eval()
+        self._head = Head(self.causal)
         self.hidden_size = int(base.config.hidden_size)
         self._knobs = knobs
         self._base_name = model_path.name
@@ -80,7 +82,7 @@ class LoraPolicy:
         return self.model.get_base_model()
 
     def pad(self, rollouts: Sequence[Rollout]) -> Padded:
-        return pad(rollouts, int(self.causal.config.pad_token_id or 0), self.compute.device)
+        return pad(rollouts, self.compute.device)
 
     def hidden(self, padded: Padded) -> Tensor:
         """Return the last hidden states [B, R, H] of the responses. See `response_hidden`."""
@@ -88,8 +90,7 @@ class LoraPolicy:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [..., V] of hidden states [..., H], in float32."""
-        logits: Tensor = self.causal.lm_head(hidden)
-        return logits.float()
+        return self._head(hidden)
 
     def score(self, rollouts: Sequence[Rollout]) -> Scored:
         """Run a forward over a padded batch."""
@@ -140,7 +141,10 @@ class LoraPolicy:
 
     def load(self, directory: Path) -> None:
         self._put(load_file(directory / WEIGHTS))
-        self.optimizer.load_state_dict(_loaded(directory / OPTIMIZER))
+        saved = _loaded(directory / OPTIMIZER)
+        # The moments go on. Its rate and decay are those of the knobs, which may have changed.
+        saved["param_groups"] = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict(saved)
 
     def adopt(self, adapter: Path | None) -> None:
         """Take a published adapter, with a fresh optimizer. Raises Poison for another shape."""

@@ -2,6 +2,9 @@
 continues to the bit.
 """
 
+import json
+import shutil
+
 import pytest
 import torch
 
@@ -220,3 +223,66 @@ def test_the_greatest_allowed_scores_train(model_path, recipe):
     metrics = one.step(played).metrics
     assert all(math.isfinite(value) for value in metrics.values())
     assert all(torch.isfinite(tensor).all() for tensor in adapter(one).values())
+
+
+def test_a_changed_rate_holds_after_a_restart(model_path, tmp_path):
+    """The moments go on; the rates are those of the knobs."""
+    first = learner(model_path, critic_warmup_steps=0)
+    first.step(batch(first))
+    first.save(tmp_path)
+    resumed = learner(model_path, policy_lr=1e-5, critic_lr=1e-4, adam_beta2=0.9)
+    resumed.load(tmp_path)
+    (policy,), (critic,) = (
+        part.optimizer.param_groups for part in (resumed.policy, resumed.critic)
+    )
+    assert (policy["lr"], policy["betas"], critic["lr"]) == (1e-5, (0.9, 0.9), 1e-4)
+    before, after = (one.policy.optimizer.state_dict()["state"] for one in (first, resumed))
+    assert all(torch.equal(before[i]["exp_avg"], after[i]["exp_avg"]) for i in before)
+
+
+def test_padding_needs_no_id_of_the_configuration(model_path, tmp_path):
+    """Llama's own says -1, which no embedding has."""
+    path = shutil.copytree(model_path, tmp_path / "model")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "pad_token_id": -1}))
+    usual, other = learner(model_path), learner(path)
+    assert usual.step(batch(usual)).metrics == other.step(batch(usual)).metrics
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("Llama", {"attention_dropout": 0.5}),
+        ("Granite", {"logits_scaling": 8.0}),
+        ("Gemma2", {"final_logit_softcapping": 1.0}),
+        ("Cohere", {"logit_scale": 0.125}),
+    ],
+)
+def test_log_probabilities_are_those_that_the_model_itself_gives(tmp_path, family, changes):
+    """Some families scale or cap the logits behind lm_head; none may drop units at random."""
+    import transformers
+
+    from recipes.policy_gradient.frozen import base_model
+    from recipes.policy_gradient.rollouts import rollout
+
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 27}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), START)
+    config = getattr(transformers, f"{family}Config")(**shape, **heads, **ends, **changes)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model.lm_head.weight.data *= 50  # so that a cap is met
+    model.save_pretrained(tmp_path)
+    one = learner(tmp_path, target_modules=ALL_LINEAR[:-1])
+    tokens = (START, 11, 3, 4, 5)
+    with torch.no_grad():
+        logp = torch.log_softmax(model(input_ids=torch.tensor([tokens])).logits[0], -1)
+    expected = logp[[1, 2, 3], [3, 4, 5]]
+    given = rollout(sample(0, tokens=tokens))
+    frozen = base_model(one.policy)
+    for found in (
+        one.policy.score([given]).logp_BR[0],
+        torch.log_softmax(frozen.logits(frozen.hidden([given]))[0], -1)[[0, 1, 2], [3, 4, 5]],
+    ):
+        assert torch.allclose(found, expected, atol=1e-5)

@@ -61,7 +61,7 @@ def test_actor_and_critic_have_lambdas_of_their_own():
 
 
 def test_dis_bounds_are_strict_and_carry_no_gradient():
-    ratio = torch.tensor([0.5, 0.50001, 1.0, 2.9999, 3.0, 100.0], requires_grad=True)
+    ratio = torch.tensor([0.5, 0.50001, 1.0, 2.9999, 3.0, torch.inf], requires_grad=True)
     weight = dis_weight(ratio, 0.5, 2.0)
     assert weight.tolist() == pytest.approx([0.0, 0.50001, 1.0, 2.9999, 0.0, 0.0])
     assert not weight.requires_grad
