@@ -21,7 +21,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from recipes.policy_gradient.knobs import PolicyKnobs
-from recipes.policy_gradient.rollouts import admit
+from recipes.policy_gradient.rollouts import admit, unfit
 from reefcommon import recipe
 from reefcommon.events import Signal, Unit
 from reefcommon.ids import LoadId
@@ -71,8 +71,8 @@ class ServedOPDRecipe(WeightRecipe):
 
     def ungradable(self, unit: Unit) -> str | None:
         """Return why the teacher is not asked about a unit, or None."""
-        if unit.untrainable is not None:
-            return f"untrainable: {unit.untrainable}"
+        if (reason := unfit(unit, scored=False)) is not None:
+            return reason
         if unit.temperature != 1:
             return "teacher_knows_no_temperature"
         return "teacher_sequence_too_long" if self._too_long(unit) else None

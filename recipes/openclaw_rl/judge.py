@@ -17,7 +17,9 @@ ANSWER, NEXT = "answer", "next state"
 TOO_SHORT = 10
 """A hint of so many characters or fewer says too little."""
 
-_BOX = re.compile(r"\\boxed\{\s*\+?(-?\d+)\s*\}")
+# Whatever is in it: a last box that cannot be read must not leave the word to one before it.
+_BOX = re.compile(r"\\boxed\s*\{\s*(?:\\\w+\s*\{)?([^{}]*)")
+_VOTES = {"1": 1, "+1": 1, "-1": -1, "\N{MINUS SIGN}1": -1, "0": 0}
 _HINT = re.compile(re.escape(HINT_START) + r"(.*?)" + re.escape(HINT_END), re.DOTALL)
 
 _EVALUATE = r"""You grade one answer of an assistant, by the evidence of what came after it.
@@ -91,8 +93,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 def vote_in(text: str) -> int | None:
     """Return the last boxed 1, -1 or 0; None if the last box holds something else."""
     boxes = _BOX.findall(text)
-    vote = int(boxes[-1]) if boxes else None
-    return vote if vote in (1, -1, 0) else None
+    return _VOTES.get(boxes[-1].strip()) if boxes else None
 
 
 def hint_in(text: str) -> str | None:

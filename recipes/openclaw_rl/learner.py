@@ -38,8 +38,10 @@ class Lesson:
 
 def credit(rewards: Sequence[float], knobs: Knobs) -> list[float]:
     """Return the advantage of each turn, the same for all of its tokens."""
-    baseline = sum(rewards) / len(rewards) if knobs.reward_baseline == "batch_mean" else 0.0
-    return [reward - baseline for reward in rewards]
+    # A hint without a vote, or with votes that failed, is no reward of 0: it has no part in this.
+    votes = [reward for reward in rewards if reward]
+    mean = sum(votes) / max(len(votes), 1) if knobs.reward_baseline == "batch_mean" else 0.0
+    return [reward - mean if reward else 0.0 for reward in rewards]
 
 
 def clipped(ratio: Tensor, advantage: Tensor, knobs: Knobs) -> Tensor:

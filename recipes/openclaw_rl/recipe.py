@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 
 from recipes.openclaw_rl import judge
 from recipes.openclaw_rl.knobs import Knobs
-from recipes.policy_gradient.rollouts import admit
+from recipes.policy_gradient.rollouts import admit, unfit
 from reefcommon import recipe
 from reefcommon.events import Signal, TurnFollowed, Unit
 from reefcommon.ids import LoadId
@@ -84,6 +84,8 @@ class OpenClawRLRecipe(WeightRecipe):
         knobs, turn = self.knobs, Turn.of(unit)
         if turn is None or unit.untrainable is not None:
             return None  # no judge is asked about a turn that can never train
+        if unfit(unit, scored=False) is not None:
+            return Signal(score=0.0)  # nor about this one; `decide` says why
         model, shown = ctx.models[knobs.judge], (turn.asked, turn.answer, turn.following)
         said: list[str | ModelFailed] = []
         hinted: list[str | ModelFailed] = []
@@ -124,7 +126,8 @@ class OpenClawRLRecipe(WeightRecipe):
             elif isinstance(outcome, BaseException):
                 raise outcome  # a spent budget is no vote: the turn waits
             else:
-                found.append(outcome[0].text)
+                # Cut off, it has not come to its last box, and may be quoting one.
+                found.append("" if outcome[0].finish_reason == "length" else outcome[0].text)
         return found
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:

@@ -128,6 +128,14 @@ def test_the_batch_mean_is_subtracted_if_asked_for():
     ]
 
 
+def test_a_turn_without_a_vote_has_no_part_in_the_baseline():
+    from recipes.openclaw_rl.learner import credit
+
+    mean = Knobs(reward_baseline="batch_mean")
+    assert credit([1.0, 0.0, -1.0, -1.0, -1.0, 0.0], mean) == [1.5, 0.0, -0.5, -0.5, -0.5, 0.0]
+    assert credit([0.0, 0.0], mean) == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "slope"),
     [

@@ -6,8 +6,9 @@ import pytest
 
 from recipes.openclaw_rl.recipe import OpenClawRLRecipe
 from reefcommon.errors import BadConfig
+from reefcommon.events import Sampling
 from reefcommon.ids import LoadId
-from reefcommon.recipe_context import BudgetSpent, ModelFailed
+from reefcommon.recipe_context import BudgetSpent, ModelFailed, Reply
 from reefcommon.recipe_loading import load_recipe
 from tests.recipes.turns import AWAY, HINT, NO_HINT, Context, Judge, turn
 
@@ -75,6 +76,23 @@ def test_if_all_votes_failed_the_turn_is_tried_again():
 
 def test_rubbish_is_an_answer_and_refuses_the_turn():
     assert signal(Judge(lambda _purpose, _n: "I like \x00 turtles {")) is None
+
+
+def test_an_answer_that_was_cut_off_is_a_failed_vote():
+    def said(_purpose: str, number: int) -> Reply:
+        text = rf"If it was right I say \boxed{{1}}. {HINT}" if number else r"\boxed{-1}"
+        return Reply(text, finish_reason="length" if number else "stop")
+
+    found = signal(Judge(said))
+    assert (found.labels["votes"], found.labels["row"]) == ("-1 - -", "vote")
+
+
+@pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"presence_penalty": 1.0}])
+def test_no_judge_is_asked_about_a_turn_that_the_recipe_refuses(sampling):
+    asked, unit = judge(1, HINT), turn(sampling=(Sampling(**sampling),))
+    found = unit.model_copy(update={"signal": signal(asked, unit)})
+    ((_, reason, _),) = recipe().decide([found], LoadId("run", 5)).refused
+    assert (reason, asked.asked) == (f"truncated_sampling: {next(iter(sampling))}", [])
 
 
 def test_a_spent_budget_is_no_vote():

@@ -8,7 +8,7 @@ import torch
 
 from recipes.opd.served import ServedKnobs, ServedOPDRecipe
 from reefcommon.errors import BadConfig, Poison
-from reefcommon.events import Signal
+from reefcommon.events import Sampling, Signal
 from reefcommon.ids import LoadId
 from reefcommon.recipe_loading import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, START, write_model
@@ -52,6 +52,7 @@ def test_the_teacher_grades_the_response_tokens_alone():
         ({"temperature": 0.7}, "teacher_knows_no_temperature"),
         ({"tokens": tuple(range(12)), "loss_mask": (1,) * 10, "logprobs": (-1.0,) * 10}, "teacher_sequence_too_long"),
         ({"untrainable": "no_tokens"}, "untrainable: no_tokens"),
+        ({"sampling": (Sampling(top_p=0.9),)}, "truncated_sampling: top_p"),
         ({"load_id": "run:4"}, "stale"),
     ],
 )  # fmt: skip

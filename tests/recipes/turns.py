@@ -31,9 +31,9 @@ def turn(number: int = 0, **changes: Any) -> TurnFollowed:
 
 
 class Judge:
-    """Answers by `say(purpose, number of the vote)`: a text, or an error that it raises."""
+    """Answers by `say(purpose, number of the vote)`: a text, a reply, or an error that it raises."""
 
-    def __init__(self, say: Callable[[str, int], str | Exception]) -> None:
+    def __init__(self, say: Callable[[str, int], str | Reply | Exception]) -> None:
         self.say = say
         self.asked: list[tuple[str, Any, Mapping[str, Any]]] = []
 
@@ -43,7 +43,7 @@ class Judge:
         said = self.say(purpose, number)
         if isinstance(said, Exception):
             raise said
-        return [Reply(said)] * n
+        return [said if isinstance(said, Reply) else Reply(said)] * n
 
 
 class Context:
