@@ -8,8 +8,8 @@ from recipes.distillation.knobs import DistillationKnobs
 from recipes.policy_gradient.rollouts import Rollout, rollout
 from reefcommon.events import Unit
 
-Prompt = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], tuple[int, ...]]
-"""(messages, tools) -> ids."""
+Prompt = Callable[[Sequence[Mapping[str, Any]], Unit], tuple[int, ...]]
+"""(messages, the unit that they stand in for) -> ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def lesson(unit: Unit, context: TeacherContext, knobs: DistillationKnobs, prompt
     student = replace(read, mask=skipped(read.mask, knobs.skip_tokens))
     if not context.messages or not context.weight:
         return Lesson(student, student, context.weight)
-    ids = prompt(context.messages, unit.tools)
+    ids = prompt(context.messages, unit)
     return Lesson(student, replace(student, prompt=ids), context.weight)
 
 

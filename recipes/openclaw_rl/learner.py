@@ -113,7 +113,7 @@ class OpenClawRLLearner(AdapterLearner):
         if not messages or self.knobs.objective == "binary":
             return Lesson(student, None)
         try:
-            ids = self.tokenizer.prompt(messages, unit.tools)
+            ids = self.tokenizer.prompt(messages, unit)
         except Poison:
             return Lesson(student, None)  # the vote is still worth a step
         if len(ids) + len(student.response) > self.knobs.max_teacher_tokens:

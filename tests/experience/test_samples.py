@@ -88,6 +88,15 @@ def test_turns_of_several_loads_count_as_the_oldest_and_say_so() -> None:
     assert sample.tokens == (1, 2, 3, 4)
 
 
+def test_the_options_of_the_chat_template_are_kept_for_a_teachers_prompt() -> None:
+    request = {"messages": [user("a")], "chat_template_kwargs": {"enable_thinking": False}}
+    event = inference((user("a"),), request=request)
+    sample = only(report(event.event_id), record(event))
+    assert sample.metadata == {"reef_template_options": {"enable_thinking": False}}
+    odd = inference((user("a"),), request={**request, "chat_template_kwargs": "none"})
+    assert only(report(odd.event_id), record(odd)).metadata == {}
+
+
 def test_a_turn_that_names_no_load_makes_its_sample_one_of_no_known_age() -> None:
     """Else the staleness of the turn beside it would count for both."""
     one, two = two_turns(load_id=None)

@@ -196,7 +196,7 @@ def test_the_first_sampled_tokens_are_skipped(mask, count, left):
     assert skipped(mask, count) == left
 
 
-def prompt(messages, tools):
+def prompt(messages, _unit):
     return tuple(range(100, 100 + len(messages[-1]["content"])))
 
 
@@ -289,3 +289,21 @@ def test_a_right_attempt_without_text_teaches_nobody():
     units = [sample(0, score=0.0), sample(1, score=1.0)]
     assert [one.weight for one in siblings(units, 0.5, "{demonstration}")] == [0.0, 0.0]
     assert answer_text(sample(messages=({"role": "user", "content": "q"},))) == ""
+
+
+def test_a_template_gets_messages_as_the_engine_gives_them():
+    from recipes.distillation.tokens import template_form
+    from services.engine.domain.messages import template_messages
+
+    def call(arguments):
+        return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+    messages = [
+        {"role": "developer", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call('{"x": 1}'), call('{"x": ')]},
+        {"role": "tool", "content": "4", "tool_call_id": "c"},
+        {"role": "assistant", "content": "done", "tool_calls": None, "refusal": None},
+    ]
+    assert [template_form(message) for message in messages] == template_messages(messages)
+    assert messages[2]["tool_calls"][0] == call('{"x": 1}'), "the unit itself is unchanged"

@@ -20,6 +20,7 @@ from reefcommon.metrics import DISTILLATION_METRICS
 from reefcommon.recipe_loading import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, START, write_model
 from tests.recipes.guided import HINT, SKILL_A, TEMPLATE, ids, play, signalled, write_tokenizer
+from tests.recipes.samples import sample
 
 pytestmark = pytest.mark.engine
 
@@ -72,7 +73,6 @@ def test_chunks_give_the_divergence_and_gradient_of_the_whole(model_path, kind, 
     from recipes.distillation.divergences import divergence, restrict, sampled_reverse_kl
     from recipes.distillation.lessons import TeacherContext, lesson
     from recipes.distillation.placement import at_trained
-    from tests.recipes.samples import sample
 
     one = moved(sdpo().learner(model_path))
     units = [
@@ -351,3 +351,36 @@ def test_a_template_that_fails_costs_the_batch_not_the_process(model_path, tmp_p
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system') }}")
     with pytest.raises(Poison, match="no system"):
         PromptTokenizer(tmp_path).prompt([{"role": "user", "content": "a"}])
+
+
+def test_the_teacher_is_asked_with_the_options_of_the_request(tmp_path):
+    """And with no argument of the function that renders: a client could run a program by it."""
+    from recipes.distillation.tokens import PromptTokenizer
+
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{{ messages[0]['content'] }}{% if thinking is false %}0{% endif %}"
+    )
+    said = ({"role": "user", "content": "a"},)
+    options = {"thinking": False, "chat_template": "1", "tokenize": True}
+    unit = sample(metadata={"reef_template_options": options})
+    tokenizer = PromptTokenizer(tmp_path)
+    assert tokenizer.prompt(said, unit) == ids("a0")
+    assert tokenizer.prompt(said, sample()) == ids("a")
+
+
+@pytest.mark.parametrize(
+    ("behind", "ends"), [("<end>\n", (27,)), ("<s>", (START,)), ("b", (START,)), (None, (START,))]
+)
+def test_a_demonstration_ends_as_the_template_ends_a_turn(tmp_path, behind, ends):
+    from tokenizers import Tokenizer
+
+    from recipes.distillation.tokens import PromptTokenizer
+
+    write_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    template = "{{ messages[1]['content'] }}" + behind if behind else "{{ raise_exception('') }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert PromptTokenizer(tmp_path).answer("37") == (*ids("37"), *ends)

@@ -23,7 +23,7 @@ def learner(model_path, monkeypatch, **knobs):
 
     defaults = {"policy_lr": 1e-2, "target_modules": ALL_LINEAR, "teacher_top_k": 5}
     made = OpenClawRLLearner(Knobs(**(defaults | knobs)), model_path)
-    monkeypatch.setattr(made.tokenizer, "prompt", lambda _messages, _tools=(): HINTED)
+    monkeypatch.setattr(made.tokenizer, "prompt", lambda _messages, _unit: HINTED)
     return made
 
 

@@ -12,7 +12,7 @@
 # answers, several temperatures or callers) make several samples. No sampled token is in two.
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -141,7 +141,10 @@ def content(
         "tags": {key: value for event in events for key, value in event.tags.items()},
         # The oldest load counts for all turns: its staleness is the unit's.
         **{name: getattr(oldest, name) for name in ("release_id", "load_id", "loads")},
-        "metadata": {} if len(loads) == 1 else {"reef_load_ids": list(loads)},
+        "metadata": {
+            **({} if len(loads) == 1 else {"reef_load_ids": list(loads)}),
+            **_template_options(last.request),
+        },
         "temperature": sampling[-1].temperature,
         "sampling": sampling,
         "untrainable": reason,
@@ -153,6 +156,12 @@ def content(
         "loss_mask": trajectory.mask,
         "logprobs": trajectory.logprobs,
     }
+
+
+def _template_options(request: Mapping[str, Any]) -> dict[str, Any]:
+    # A teacher's prompt is rendered with the same: a thought that is switched off stays off.
+    options = request.get("chat_template_kwargs")
+    return {"reef_template_options": options} if options and isinstance(options, Mapping) else {}
 
 
 def turn_of(record: Record) -> Turn:
