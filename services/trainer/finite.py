@@ -34,10 +34,16 @@ def check_saved(state: Path) -> None:
 
 
 def not_finite(tree: Path) -> str | None:
-    """Name the first tensor below `tree` with a NaN or an infinity, if any."""
+    """Name the first tensor below `tree` with a NaN or an infinity, or a torn file, if any."""
     for path in sorted(tree.rglob("*")):
         if path.suffix in TENSOR_FILES:
-            for name, value in _values("", _loaded(path)):
+            try:
+                loaded = _loaded(path)
+            except OSError:  # of the disk, not of the file
+                raise
+            except Exception as error:  # noqa: BLE001  # each format has errors of its own
+                return f"{path.relative_to(tree)}, which cannot be read ({type(error).__name__})"
+            for name, value in _values("", loaded):
                 if not _finite(value):
                     return f"{path.relative_to(tree)}, {name}: numbers that are not finite"
     return None

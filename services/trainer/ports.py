@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from reefcommon.errors import Poison
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Value
 
 
 class StateDamaged(Poison):
     """A step's start cannot be used; it was set aside."""
+
+
+class CannotStart(Unavailable):
+    """The learner cannot be built, or brought to the start. No sample is at fault: they wait."""
 
 
 class StepRequest(Value):
@@ -46,6 +50,7 @@ class StepProcess(Protocol):
 
         Raises:
             StateDamaged: the start cannot be used.
+            CannotStart: the learner does not come up at the start.
             Poison: the batch cannot be trained on, or the learner raised.
             Transient: the process died or took too long.
         """

@@ -27,7 +27,7 @@ from reefcommon.recipe_loading import load_recipe
 from reefkit.jobs.faults import last_lines, place_of
 from services.trainer import finite
 from services.trainer.batches import read_batch
-from services.trainer.ports import StateDamaged, StepReply, StepRequest
+from services.trainer.ports import CannotStart, StateDamaged, StepReply, StepRequest
 from services.trainer.states import ADAPTER, REPLY
 
 Position = tuple[Path | None, Path | None, str | None]
@@ -46,7 +46,7 @@ class Worker:
         Raises:
             StateDamaged: the start cannot be used.
             Poison: the batch cannot be used, or numbers are not finite.
-            Unavailable: the learner's device is not there.
+            Unavailable: the learner does not come up at the start, or its device is not there.
         """
         learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
@@ -82,16 +82,33 @@ class Worker:
         state, actor, adopt = start
         if self._learner is not None and self._position == start:
             return self._learner
-        for saved in filter(None, (state, actor)):
-            finite.check_saved(saved)
-        if self._learner is None or state is None:
+        try:
+            for saved in filter(None, (state, actor)):
+                finite.check_saved(saved)
+            if self._learner is None or state is None:
+                self._learner = self._recipe.learner(self._model_path)
+            if state is not None:
+                self._load(state, actor, adopts=adopt is not None)
+            if adopt is not None:
+                self._learner.adopt(None if adopt == BASE_CONTENT_ID else Path(adopt))
+        except (StateDamaged, Unavailable):
+            raise
+        except Exception as error:  # the learner is its author's code
+            # A changed knob, a teacher that does not fit: a person mends it.
+            self.forget()
+            raise CannotStart(f"the learner does not come up: {place_of(error)}") from error
+        return self._learner
+
+    def _load(self, state: Path, actor: Path | None, *, adopts: bool) -> None:
+        assert self._learner is not None
+        try:
+            self._learner.load(state, actor_from=actor)
+        except Exception as error:  # the learner is its author's code
+            if not adopts or isinstance(error, Unavailable):
+                raise
+            # Of another shape, before a roll-back: the policy is adopted, the rest begins anew.
+            traceback.print_exc()
             self._learner = self._recipe.learner(self._model_path)
-        learner = self._learner
-        if state is not None:
-            learner.load(state, actor_from=actor)
-        if adopt is not None:
-            learner.adopt(None if adopt == BASE_CONTENT_ID else Path(adopt))
-        return learner
 
 
 def _sync(tree: Path) -> None:
@@ -113,6 +130,7 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
         except StateDamaged as error:
             reply = {"damaged": str(error)}
         except Unavailable as error:
+            traceback.print_exc()
             worker.forget()
             reply = {"away": str(error)}
         except Exception as error:  # noqa: BLE001  # the learner is its author's code

@@ -79,6 +79,8 @@ class CountingLearner:
         (directory / "critic.json").write_text(json.dumps(self.critic))
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
+        if (self.model_path / "other_rank").exists():
+            raise Poison("the saved adapter has another rank")
         self.adopt(actor_from or directory)
         self.critic = json.loads((directory / "critic.json").read_text())
 
