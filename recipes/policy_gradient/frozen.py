@@ -68,6 +68,10 @@ class Average(FrozenModel):
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
+        """Read a saved average; a state of before there was one begins at the policy's weights."""
+        if not (directory / FILE).is_file():
+            self.restart()
+            return
         saved = load_file(directory / FILE)
         for name, tensor in self._adapter().items():
             tensor.copy_(saved[name])

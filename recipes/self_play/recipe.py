@@ -26,6 +26,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -34,6 +35,7 @@ from recipes.self_play.domain import Domain, Role, Task
 from recipes.self_play.game import Game, Match, Pending, Proposal, identity_of, load
 from recipes.self_play.knobs import Knobs
 from reefcommon import recipe
+from reefcommon.errors import Poison
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner, WeightRecipe
@@ -105,9 +107,15 @@ class SelfPlayRecipe(WeightRecipe):
         """Return why a task is invalid, or nothing."""
         if task.text in recent:
             return "duplicate"
-        if await self.domain.score(task, task.reference, ctx) < 1:
+        if await self._score(task, task.reference, ctx) < 1:
             return "reference_fails"
-        return "solved_by_nothing" if await self.domain.score(task, "", ctx) >= 1 else ""
+        return "solved_by_nothing" if await self._score(task, "", ctx) >= 1 else ""
+
+    async def _score(self, task: Task, answer: str, ctx: SeekContext) -> float:
+        found = await self.domain.score(task, answer, ctx)
+        if not isfinite(found):  # kept with its round, it could never be reported
+            raise Poison(f"the verifier of {self.domain.name} gave the score {found}")
+        return found
 
     def _drawn(self, scenario: str, number: int, recent: set[str]) -> tuple[Proposal, ...]:
         proposals: list[Proposal] = []
@@ -147,7 +155,7 @@ class SelfPlayRecipe(WeightRecipe):
             for hinted, plays in ((False, knobs.plays), (True, knobs.hint_plays))
         )
         asked = await _together([*plain, *hinted])
-        scores = await _together(domain.score(task, one.text, ctx) for one in asked)
+        scores = await _together(self._score(task, one.text, ctx) for one in asked)
         receipts = tuple(one.receipt for one in asked[: knobs.plays])
         return Match(place, receipts, tuple(scores[: knobs.plays]), tuple(scores[knobs.plays :]))
 

@@ -384,3 +384,13 @@ def test_a_demonstration_ends_as_the_template_ends_a_turn(tmp_path, behind, ends
     template = "{{ messages[1]['content'] }}" + behind if behind else "{{ raise_exception('') }}"
     (tmp_path / "chat_template.jinja").write_text(template)
     assert PromptTokenizer(tmp_path).answer("37") == (*ids("37"), *ends)
+
+
+def test_an_average_may_begin_with_a_state_that_has_none(model_path, tmp_path):
+    """Else a changed `average_rate` would leave the learner without a start."""
+    first = sdpo(average_rate=0.0).learner(model_path)
+    first.step(batch(first))
+    first.save(tmp_path)
+    later = sdpo(average_rate=0.5).learner(model_path)
+    later.load(tmp_path)
+    assert same(weights(first), dict(later.average._adapter()))

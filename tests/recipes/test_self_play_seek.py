@@ -1,13 +1,14 @@
 """The game of self-play: its questions, its reports, its rewards, and a kill at every effect."""
 
 import asyncio
+import math
 import random
 
 import pytest
 
 from recipes.self_play.domain import Task
 from recipes.self_play.recipe import SelfPlayRecipe
-from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.errors import BadConfig, Poison, Unavailable
 from tests.recipes.letters import CODES, FAR, KNOWN, LEARNABLE, Letters
 from tests.recipes.seeking import FakeSeekContext, Killed, World
 
@@ -18,15 +19,17 @@ HERE = "tests.recipes.test_self_play_seek"
 class Faulty(Letters):
     """`a` has a wrong reference, `b` is solved by nothing; the verifier fails while `broken`."""
 
-    broken = False
+    broken: float | Exception | None = None
 
     def parse(self, answer):
         found = super().parse(answer)
         return Task("a", "99", "") if found and found.text == "a" else found
 
     async def score(self, task, answer, ctx):
-        if self.broken and answer not in ("", task.reference):
-            raise Unavailable("the verifier is away")
+        if self.broken is not None and answer not in ("", task.reference):
+            if isinstance(self.broken, Exception):
+                raise self.broken
+            return self.broken
         if task.text == "b":
             return 1.0
         return await super().score(task, answer, ctx)
@@ -257,15 +260,22 @@ def test_many_kills_on_the_way(knobs):
     assert outcome_of(one) == outcome_of(plain)
 
 
-def test_a_verifier_that_fails_stops_the_round_without_a_reward():
+@pytest.mark.parametrize(
+    ("broken", "error", "words"),
+    [
+        (Unavailable("the verifier is away"), Unavailable, "the verifier is away"),
+        (math.nan, Poison, "the verifier of letters gave the score nan"),
+    ],
+)
+def test_a_verifier_that_fails_stops_the_round_without_a_reward(broken, error, words):
     one, plain = (world(domain=f"{HERE}:FAULTY") for _ in range(2))
     seek(plain)
-    FAULTY.broken = True
+    FAULTY.broken = broken
     try:
-        with pytest.raises(Unavailable, match="the verifier is away"):
+        with pytest.raises(error, match=words):
             seek(one)
     finally:
-        FAULTY.broken = False
+        FAULTY.broken = None
     assert one.reports == {}
     assert state(one)["status"] == "pending"
     seek(one)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from recipes.ttt_discover.examples.row_pattern.pattern import is_pattern
 from recipes.ttt_discover.examples.row_pattern.problem import RowPattern
 from recipes.ttt_discover.problem import Verified
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
-from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.recipe_context import BudgetSpent
 from tests.recipes.seeking import FakeSeekContext, Killed, World
 
@@ -169,6 +170,25 @@ def test_a_failure_keeps_its_kind_and_the_search_goes_on_afterwards(error):
     with pytest.raises(type(error), match=str(error)):
         seek(one)
     one.policy = digits
+    seek(one)
+    assert outcome_of(one) == outcome_of(whole)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_verifier_that_gives_no_number_stops_the_step(value):
+    """Nothing of it is kept, so that the search goes on when the verifier is mended."""
+
+    class Odd(Light):
+        def score(self, answer):
+            return Verified(value) if is_pattern(answer) else Verified(0.0)
+
+    one, whole = light(), light()
+    seek(whole)
+    one.recipe.problem = Odd(26)
+    with pytest.raises(Poison, match="the verifier gave the reward"):
+        seek(one)
+    assert (one.reports, one.committed) == ({}, {})
+    one.recipe.problem = Light(26)
     seek(one)
     assert outcome_of(one) == outcome_of(whole)
 
