@@ -11,7 +11,10 @@ from aiohttp import web
 
 @dataclass
 class Judge:
-    """`keys`: how often each Idempotency-Key came. `mood`: how the next requests are answered."""
+    """`keys`: how often each Idempotency-Key came. `mood`: how the next requests are answered.
+
+    `refused`: parameters that this model does not know, as OpenAI says it.
+    """
 
     mood: str = "well"
     text: str = "better"
@@ -19,6 +22,7 @@ class Judge:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     moods: list[str] = field(default_factory=list)
+    refused: tuple[str, ...] = ()
     url: str = ""
     at_once: int = 0
     most_at_once: int = 0
@@ -56,6 +60,9 @@ class Judge:
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await self._taken(request)
+        for name in set(self.refused) & body.keys():
+            error = {"message": "no", "param": name, "code": "unsupported_parameter"}
+            return web.json_response({"error": error}, status=400)
         message = {"role": "assistant", "content": self.text}
         choices = [{"message": message, "finish_reason": "stop"}] * body.get("n", 1)
         return await self._answer({"choices": choices})

@@ -279,3 +279,23 @@ def test_models_are_read_with_their_limits():
     assert served.models["judge"].limits == {"calls": 5}
     assert served.models["judge"].url == "http://h/v1"
     assert served.models["served"].limits == {"tokens": 100}
+
+
+async def test_a_model_that_knows_no_max_tokens_is_told_the_limit_by_its_own_name(host, judge):
+    judge.refused = ("max_tokens",)
+
+    async def three(ctx):
+        await asyncio.gather(*(ask(ctx, str(n), max_tokens=7) for n in range(3)))
+        await ask(ctx, max_tokens=7)
+
+    await host.on_thread(three)
+    assert [body.get("max_completion_tokens") for body in judge.bodies[-4:]] == [7] * 4
+    assert "max_tokens" not in judge.bodies[-1]
+    assert judge.calls == 7, "it is told once"
+
+
+async def test_a_model_that_takes_no_such_temperature_is_waited_for(host, judge):
+    """A person changes the knob or the model; the backlog is not refused meanwhile."""
+    judge.refused = ("temperature",)
+    with pytest.raises(ModelAway, match="model judge takes no such temperature"):
+        await host.on_thread(lambda ctx: ask(ctx, temperature=0.6))

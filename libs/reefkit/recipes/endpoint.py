@@ -23,6 +23,7 @@ _SETUP = {401, 402, 403, 404}
 # A timeout; a request with the same key that is still under way; too many requests.
 _AGAIN = {408, 409, 429}
 _SHOWN_BYTES = 300
+_LIMIT = "max_tokens"
 
 
 class ModelAway(ModelFailed, Unavailable):
@@ -50,12 +51,13 @@ class Endpoint:
         key = key_of(name, entry)
         self._headers = dict(headers or {}) | ({"authorization": f"Bearer {key}"} if key else {})
         self._client: httpx.AsyncClient | None = None
+        self._renames = False
 
     async def ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answered:
         """Raises ModelAway after some tries, and ModelFailed at once if it refuses the request."""
-        content, failures = orjson.dumps({**body, "model": self.entry.model}), 0
+        failures = 0
         while True:
-            status, wait_s = 0, 0.0
+            content, renamed, status, wait_s = self._content(body), self._renames, 0, 0.0
             try:
                 async with asyncio.timeout(self.entry.timeout_s):
                     status, wait_s, text = await self._post(path, content, headers)
@@ -69,6 +71,11 @@ class Endpoint:
                 reason = f"status {status}: {text[:_SHOWN_BYTES]!r}"
                 if status in _SETUP:
                     raise ModelAway(f"model {self.name} refuses: {reason}; see models.{self.name}")
+                if (unknown := _unsupported(text)) == _LIMIT and not renamed:
+                    self._renames = True
+                    continue
+                if unknown:
+                    raise ModelAway(f"model {self.name} takes no such {unknown}: {reason}")
                 if status < 500 and status not in _AGAIN:
                     raise ModelFailed(f"model {self.name} refuses the request: {reason}")
             failures += 1
@@ -76,6 +83,12 @@ class Endpoint:
                 kind = ModelFailed if status == 409 else ModelAway
                 raise kind(f"model {self.name} is away ({failures} tries): {reason}")
             await asyncio.sleep(max(TRIES.delay_s(failures), wait_s))
+
+    def _content(self, body: Mapping[str, Any]) -> bytes:
+        whole = {**body, "model": self.entry.model}
+        if self._renames and _LIMIT in whole:
+            whole["max_completion_tokens"] = whole.pop(_LIMIT)
+        return orjson.dumps(whole)
 
     async def _post(
         self, path: str, content: bytes, headers: Mapping[str, str]
@@ -159,6 +172,18 @@ def scores(name: str, answered: Answered, tokens: list[int]) -> list[float]:
     if not all(map(isfinite, found)):
         raise ModelFailed(f"model {name} gives log-probabilities that are not finite")
     return found
+
+
+def _unsupported(text: bytes) -> str:
+    """Return the parameter that this model never takes, if that is why it refuses."""
+    # OpenAI's reasoning models know no max_tokens, and one temperature alone. Which of them answers
+    # is a person's choice: units wait.
+    try:
+        error = orjson.loads(text)["error"]
+        told = str(error.get("code", "")).startswith("unsupported_")
+        return str(error.get("param") or "") if told else ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""
 
 
 def _retry_after(response: httpx.Response) -> float:
