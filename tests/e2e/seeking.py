@@ -1,4 +1,4 @@
-"""SAO that goes after its own experience: two grids of four questions, each verified by a program in the sandbox."""
+"""Two seekers: SAO with two grids of four questions, each verified by a program in the sandbox, and row patterns with a slow verifier."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from recipes.sao.recipe import SAORecipe
+from recipes.ttt_discover.examples.row_pattern.problem import RowPattern
 from reefcommon.recipe import Dimensions, EvaluationPlan
 
 VERIFIER = "text = input(); print(sum(letter.islower() for letter in text) / max(len(text), 1))"
@@ -45,3 +46,14 @@ class SeekingSAO(SAORecipe):
         assert verified.status == "ok", verified
         await ctx.report(asked.receipt, float(verified.stdout))
         return asked.receipt, float(verified.stdout)
+
+
+class SlowRows(RowPattern):
+    """A grid takes seconds, so that a kill comes in the middle of it."""
+
+    async def verify(self, answer, ctx):
+        await asyncio.sleep(0.5)
+        return self.score(answer)
+
+
+SLOW_ROWS = SlowRows(26)
