@@ -1,8 +1,9 @@
 """The runtime of a binding: its thread, and a context for each call of its recipe."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -41,6 +42,33 @@ class Programs(Protocol):
 
     def describe(self) -> str:
         """Return the isolation in use, for `/status`."""
+
+
+@dataclass(slots=True)
+class OwnPrograms:
+    """The sandbox of a binding: few of its programs wait there, so that others get a turn."""
+
+    programs: Programs
+    at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
+    _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    async def run(
+        self,
+        program: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Outcome:
+        # A semaphore belongs to a loop, and a recipe may get a new one.
+        loop = asyncio.get_running_loop()
+        if self._room is None or self._room[0] is not loop:
+            self._room = (loop, asyncio.Semaphore(self.at_once))
+        async with self._room[1]:
+            return await self.programs.run(program, stdin=stdin, files=files, limits=limits)
+
+    def describe(self) -> str:
+        return self.programs.describe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +153,11 @@ class RecipeRuntime:
     """The thread and the contexts of a binding."""
 
     def __init__(self, binding: Binding[Recipe], services: RecipeServices) -> None:
+        own = OwnPrograms(services.programs) if services.programs is not None else None
+        services = replace(services, programs=own)
         self.binding, self.services = binding, services
         self.thread = RecipeThread(binding.dotted)
-        run = services.programs.run if services.programs is not None else None
+        run = own.run if own is not None else None
         services.minibatches[binding.key] = Minibatches(
             binding.scenario, binding.recipe, services.evaluation, run
         )
