@@ -20,11 +20,12 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
 from reefcommon.artifacts import safe_path
-from reefcommon.errors import BadConfig, ReefError, Unavailable
+from reefcommon.errors import BadConfig, Poison, ReefError, Unavailable
 from reefcommon.recipe_context import Limits, Outcome
 from reefkit.jail.launcher import Job
 from reefkit.recipes.sandbox_process import Ended, watch
@@ -40,7 +41,8 @@ _BOOT = (
     " from reefkit.jail.launcher import main; main(sys.argv[1])"
 )
 _ONE_THREAD = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
-_TRIAL = Limits(wall_s=20.0, cpu_s=10.0)
+_TRIED, _TRIAL = {"program.py": "print(6 * 7)", "stdin": ""}, Limits(wall_s=20.0, cpu_s=10.0)
+_MAX_S, _MAX_MB, _MAX_PROCESSES, _MAX_NAME_BYTES = 1e8, 2**24, 1024, 255
 _MB = 1024 * 1024
 
 
@@ -70,7 +72,7 @@ class Sandbox:
         with self._trying:
             for kind in (self._asked,) if self._asked else KINDS:
                 try:
-                    found = self._run("print(6 * 7)", "", {}, _TRIAL, threading.Event(), kind)
+                    found = self._run(_TRIED, _TRIAL, threading.Event(), kind)
                     if found.stdout == "42\n":
                         return kind
                     fault = found.stderr[-200:] or found.status
@@ -91,27 +93,22 @@ class Sandbox:
 
         Raises:
             BadConfig: no sandbox works on this machine.
-            Poison: a file's name is no path inside a folder.
+            Poison: a file is no text inside a folder, or too large; or a limit is out of range.
             Unavailable: the sandbox cannot start now.
         """
-        beside = {str(safe_path(name)): text for name, text in (files or {}).items()}
         bounds, stop = limits or Limits(), threading.Event()
+        check_limits(bounds)
+        beside = checked_files({**(files or {}), "program.py": program, "stdin": stdin}, bounds)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
-                self._pool, lambda: self._run(program, stdin, beside, bounds, stop, self.kind)
+                self._pool, lambda: self._run(beside, bounds, stop, self.kind)
             )
         finally:
             stop.set()  # a cancelled caller leaves no program behind
 
     def _run(
-        self,
-        program: str,
-        stdin: str,
-        files: Mapping[str, str],
-        limits: Limits,
-        stop: threading.Event,
-        kind: str,
+        self, files: Mapping[str, str], limits: Limits, stop: threading.Event, kind: str
     ) -> Outcome:
         folder = Path(tempfile.mkdtemp(prefix="reef-run-", dir=self._home))
         try:
@@ -122,7 +119,7 @@ class Sandbox:
                 "work": str(work),
                 "readable": _READABLE,
                 "site": _SITE,
-                "files": {**files, "program.py": program, "stdin": stdin},
+                "files": dict(files),
                 "environment": environment(str(work)),
                 "report": 0,
                 "cpu_s": limits.cpu_s,
@@ -143,6 +140,37 @@ class Sandbox:
         finally:
             shutil.rmtree(folder, onerror=_open_and_remove)
         return outcome(ended, limits)
+
+
+def check_limits(limits: Limits) -> None:
+    """Raises Poison if a limit is none."""
+    # The kernel's refusal would look as if no program could be started now.
+    least = {"processes": 0, "output_kb": 0, "memory_mb": 1, "file_mb": 1}
+    most = {"wall_s": _MAX_S, "cpu_s": _MAX_S, "processes": _MAX_PROCESSES}
+    for name, value in asdict(limits).items():
+        low, high = least.get(name, 0.001), most.get(name, _MAX_MB)
+        whole = not name.endswith("_s")
+        sound = isinstance(value, int) or (isinstance(value, float) and not whole)
+        if not sound or not low <= value <= high:
+            raise Poison(f"Limits.{name} is a number from {low:g} to {high:g}, not {value!r:.80}")
+
+
+def checked_files(files: Mapping[str, str], limits: Limits) -> dict[str, str]:
+    """Return the files of a program by path. Raises Poison."""
+    found: dict[str, str] = {}
+    for name, text in files.items():
+        if not isinstance(text, str):
+            raise Poison(f"file {name!r:.80} of a program is a text, not {type(text).__name__}")
+        path = safe_path(name.encode("utf-8", "replace").decode())
+        if not path.parts or max(len(part.encode()) for part in path.parts) > _MAX_NAME_BYTES:
+            raise Poison(f"file {name!r:.80} of a program has no name that a folder takes")
+        found[str(path)] = text.encode("utf-8", "replace").decode()
+    for name in found:
+        if both := found.keys() & set(map(str, Path(name).parents)):
+            raise Poison(f"a program has {min(both)!r:.80} as a file and as a folder")
+    if (size := sum(len(text.encode()) for text in found.values())) > limits.file_mb * _MB:
+        raise Poison(f"a program's files have {size} bytes; Limits.file_mb is {limits.file_mb}")
+    return found
 
 
 def environment(work: str) -> dict[str, str]:
