@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
-from reefcommon.evaluation import evaluation_of
+from reefcommon.evaluation import check_names, evaluation_of
 from reefcommon.evaluator import Evaluator
 from reefcommon.recipe_loading import load_recipe
 from reefstack.errors import CannotStart
@@ -33,6 +33,7 @@ def read_config(path: Path) -> ServeConfig:
 def check_config(config: ServeConfig) -> None:
     """Raise for everything that a started service would refuse."""
     own = [evaluation_of(load_recipe(b.recipe, b.knobs), b.recipe) for b in config.reef]
+    check_names(config)
     try:
         check(config.model.name)
     except UnknownModelError as error:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -120,7 +121,7 @@ class ModelEndpoint(Section):
     @field_validator("url")
     @classmethod
     def _is_url(cls, url: str) -> str:
-        if url and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+        if url and not (re.fullmatch(r"https?://[^/\s]+(/\S*)?", url) and _has_port(url)):
             raise PydanticCustomError("url", "must be of the form http://host:port/v1")
         return url.rstrip("/")
 
@@ -129,6 +130,13 @@ class ModelEndpoint(Section):
         """Return the limits that are set, by calls, tokens and cost."""
         named = {"calls": self.max_calls, "tokens": self.max_tokens, "cost": self.max_cost}
         return {name: limit for name, limit in named.items() if limit is not None}
+
+
+def _has_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0  # none is one too
+    except ValueError:
+        return False
 
 
 Tasks = str | tuple[Any, ...]

@@ -72,7 +72,7 @@ def evaluation_of(recipe: Recipe, dotted: str) -> EvaluationPlan | Evaluator:
     """Return the recipe's own plan or evaluator. Raises BadConfig."""
     try:
         own: object = recipe.evaluation()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}"
         raise BadConfig(f"{dotted}: evaluation() failed: {said}") from error
     if not isinstance(own, EvaluationPlan | Evaluator):
@@ -107,6 +107,17 @@ def named_object(key: str, dotted: str) -> Any:
         return resolve(dotted)
     except BadConfig as error:
         raise BadConfig(f"evaluation.{key}: {error}") from None
+
+
+def check_names(config: ServeConfig) -> None:
+    """Raises BadConfig if two recipes of a scenario have one name: candidates go by it."""
+    known: dict[tuple[str, str], str] = {}
+    for each in config.reef:
+        name = resolve(each.recipe).name
+        other = known.setdefault((each.scenario, name), each.recipe)
+        if other != each.recipe:
+            both = f"{other} and {each.recipe} in scenario {each.scenario!r}"
+            raise BadConfig(f"reef: two recipes are called {name!r}: {both}; rename one of them")
 
 
 def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:

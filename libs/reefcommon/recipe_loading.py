@@ -6,17 +6,20 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from reefcommon.errors import BadConfig
+from reefcommon.events import UnitKind
 from reefcommon.recipe import Recipe, lacking
 from reefcommon.settings import explain
 
 _IMPORTING = re.compile(
     "|".join(("<frozen importlib", re.escape(str(importlib.__file__)), re.escape(__file__)))
 )
+_KINDS = get_args(UnitKind)
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}")
 
 
 def resolve(dotted: str) -> Any:
@@ -39,11 +42,11 @@ def import_named(module_name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         remedy = "is its folder installed or on PYTHONPATH?"
         raise BadConfig(f"no module {error.name!r}; {remedy}") from None
-    except Exception as error:  # noqa: BLE001  # the module is its author's code
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the module is its author's code
         raise BadConfig(f"module {module_name} cannot be imported: {_in_one_line(error)}") from None
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
     words = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return words
@@ -73,9 +76,22 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
     try:
         recipe = cls(checked)
         low, high = recipe.score_range
-    except Exception as error:  # noqa: BLE001  # its author's code
+        grows = bool(low < high)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # its author's code
         words = f"{type(error).__name__}: {error}"
         raise BadConfig(f"{dotted} cannot be built, or has no score_range: {words}") from None
-    if not low < high:
+    if not grows:
         raise BadConfig(f"{dotted}: score_range must grow, got {low} to {high}")
+    _check_class(dotted, cls)
     return recipe
+
+
+def _check_class(dotted: str, cls: type[Recipe]) -> None:
+    # A text is a sequence of letters, and would want no unit at all.
+    wanted: object = cls.consumes
+    if not isinstance(wanted, tuple | list | set | frozenset) or not set(wanted) <= set(_KINDS):
+        kinds = ", ".join(map(repr, _KINDS))
+        raise BadConfig(f"{dotted}: consumes is a tuple of {kinds}; got {wanted!r:.80}")
+    if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
+        words = "letters, digits, _ . + -, at most 64"
+        raise BadConfig(f"{dotted}: name must consist of {words}; got {cls.name!r:.80}")

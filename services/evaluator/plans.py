@@ -1,6 +1,8 @@
 """The plans for candidates: the `evaluation` section of serve.yaml, then the recipes' own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -12,9 +14,11 @@ from reefcommon.evaluator import BadTask, Evaluator, Task, as_tasks, implements
 from reefcommon.events import CandidateProposed
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
 from reefcommon.recipe_loading import load_recipe
+from reefkit.jobs.faults import called_within, last_lines
 from reefkit.verifier import RunProgram, Verifier
 from services.evaluator.domain.policies import Rule
 
+MAX_TASKS = 100_000
 _TOGETHER = "held-out tasks and the function that scores their answers go together"
 
 
@@ -92,7 +96,7 @@ class Plans:
     def _make(self, scenario: str, recipe: str) -> Plan:
         section, chosen = self.config.evaluation, choose(self.config, scenario, recipe)
         evaluator = chosen.evaluator or Evaluator()
-        tasks = self._given(scenario) or _own_tasks(evaluator, scenario, recipe)
+        tasks = self._given(scenario) or self._own(evaluator, scenario, recipe)
         function = score_function(section, scenario, evaluator)
         if recipe and tasks and function is None:
             missing = f"missing for {recipe} in scenario {scenario!r}; {_TOGETHER}"
@@ -102,6 +106,12 @@ class Plans:
         verifier = Verifier(scenario, function, evaluator, self.limit_s, self.run)
         return Plan(chosen, self._rule(chosen), tasks, verifier, section)
 
+    def _own(self, evaluator: Evaluator, scenario: str, recipe: str) -> tuple[Task, ...]:
+        if not implements(evaluator, "tasks"):
+            return ()
+        source = f"{recipe}: tasks({scenario!r})"
+        return _read(_called(source, self.limit_s, evaluator.tasks, scenario), source, source)
+
     def _given(self, scenario: str) -> tuple[Task, ...]:
         given = self.config.evaluation.tasks_of(scenario)
         if not isinstance(given, str):
@@ -109,8 +119,9 @@ class Plans:
         # A function is called once: all its scenarios have the same tasks.
         if given and given not in self._by_name:
             found = named_object("tasks", given)
-            items = found() if callable(found) else found
-            self._by_name[given] = _read(items, f"evaluation.tasks: {given}", "evaluation.tasks")
+            source = f"evaluation.tasks: {given}"
+            items = _called(source, self.limit_s, found) if callable(found) else found
+            self._by_name[given] = _read(items, source, "evaluation.tasks")
         return self._by_name.get(given, ())
 
     def _rule(self, chosen: ChosenPlan) -> Rule:
@@ -150,24 +161,24 @@ def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
-def _own_tasks(evaluator: Evaluator, scenario: str, recipe: str) -> tuple[Task, ...]:
-    if not implements(evaluator, "tasks"):
-        return ()
-    source = f"{recipe}: tasks({scenario!r})"
+def _called(source: str, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        items = evaluator.tasks(scenario)
+        return called_within(limit_s, function, *arguments)
+    except TimeoutError as error:
+        raise BadConfig(f"{source}: {error or 'TimeoutError'}") from error
     except Exception as error:  # its author's code
-        raise BadConfig(f"{source} failed: {type(error).__name__}: {error}") from error
-    return _read(items, source, source)
+        said = last_lines(error).rpartition("\n")[2]
+        raise BadConfig(f"{source} failed: {said}") from error
 
 
 def _read(items: Any, source: str, key: str) -> tuple[Task, ...]:
     if isinstance(items, str) or not hasattr(items, "__iter__"):
         raise BadConfig(f"{source} is not a list of tasks")
     try:
-        tasks = as_tasks(tuple(items))
+        tasks = as_tasks(tuple(islice(items, MAX_TASKS)))
     except BadTask as error:
         raise BadConfig(f"{key}: {error}") from None
-    if not tasks:
-        raise BadConfig(f"{key}: the list is empty")
+    if not tasks or len(tasks) == MAX_TASKS:
+        fault = f"{MAX_TASKS} tasks or more" if tasks else "the list is empty"
+        raise BadConfig(f"{key}: {fault}")
     return tasks

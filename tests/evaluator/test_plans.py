@@ -1,9 +1,15 @@
 """What `evaluation` in serve.yaml may say."""
 
+import concurrent.futures
+import itertools
+import sys
+import time
+
 import pytest
 
 from reefcommon.config import parse
 from reefcommon.errors import BadConfig
+from services.evaluator import plans as module
 from services.evaluator.plans import Plans
 from tests.publisher.fakes import content
 
@@ -71,3 +77,46 @@ def test_tasks_by_name() -> None:
         loaded = Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\n{text}"))
         assert len(loaded.of("default", "").tasks) == count
     assert content("lora", "a").startswith("lora-")
+
+
+def exits() -> None:
+    sys.exit(3)
+
+
+def stops() -> object:
+    return next(iter([]))
+
+
+def is_cancelled() -> None:
+    raise concurrent.futures.CancelledError
+
+
+def hangs() -> None:
+    time.sleep(20)
+
+
+def never_ends() -> object:
+    return map(str, itertools.count())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("exits", "failed: RuntimeError: SystemExit: 3"),
+        ("stops", "failed: RuntimeError: StopIteration"),
+        ("is_cancelled", "failed: RuntimeError: .*CancelledError"),
+        ("hangs", "no answer within 0.3 s"),
+        ("never_ends", "200 tasks or more"),
+    ],
+)
+def test_a_function_that_gives_no_tasks_is_named_in_time(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end the evaluator, or hold up its other scenarios."""
+    monkeypatch.setattr(module, "MAX_TASKS", 200)
+    text = f"{{tasks: 'tests.evaluator.test_plans:{name}', score: 'math:fsum'}}"
+    config = parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nevaluation: {text}")
+    began = time.monotonic()
+    with pytest.raises(BadConfig, match=rf"test_plans:{name}.*{words}|{words}"):
+        Plans.load(config, limit_s=0.3)
+    assert time.monotonic() - began < 15
