@@ -45,10 +45,13 @@ class Periodic(Generic[T]):
             try:
                 self.result = await self.work()
                 self.failing = ""
-            except ReefError as error:
-                if str(error) != self.failing:
-                    log.warning("round_failed", work=self.name, reason=str(error))
-                self.failing = str(error)
+            # A mistake that nobody foresaw is put off too: the rest of the process goes on.
+            except Exception as error:
+                ours = isinstance(error, ReefError)
+                reason = str(error) if ours else f"{type(error).__name__}: {error}"
+                if reason != self.failing:
+                    log.warning("round_failed", work=self.name, reason=reason, exc_info=not ours)
+                self.failing = reason
             await asyncio.sleep(self.every_s)
 
     async def check(self) -> str | None:

@@ -53,16 +53,20 @@ class ChildProcess:
                 f"the step took longer than {self.timeout_s:.0f} s and was stopped"
                 " (REEF_TRAINER_STEP_TIMEOUT_S)"
             ) from None
-        except asyncio.CancelledError:
+        # The rest of an answer that was not read would be taken for the next.
+        except (asyncio.CancelledError, ValueError):
             await self.stop()
             raise
-        if "ok" in reply:
+        if "ok" in reply and reply.get("job") == request.job_id:
             return StepReply(**reply["ok"])
         if "away" in reply:
             raise Unavailable(reply["away"])
         await self.stop()  # a batch that failed half-way leaves a learner in an unknown state
         if "damaged" in reply:
             raise StateDamaged(reply["damaged"])
+        if "poison" not in reply:
+            raise Transient(f"the step process answered another question: {str(reply)[:200]}")
+        self._check_disk(f"the step failed: {reply['poison']}")
         error = Poison(reply["poison"])
         error.add_note(reply.get("trace", ""))
         raise error
@@ -108,11 +112,7 @@ class ChildProcess:
             code = await child.wait()
             self._child = None
             why = f"the step process ended with code {code}: {self._tail()}"
-            if (free := shutil.disk_usage(self.log_path.parent).free) < FULL_BELOW_BYTES:
-                raise Unavailable(
-                    f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in"
-                    f" {self.log_path.parent})"
-                )
+            self._check_disk(why)
             raise Transient(why)
         reply: dict[str, Any] = orjson.loads(answer)
         return reply
@@ -124,6 +124,12 @@ class ChildProcess:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
             child.stdin.write(line.model_dump_json().encode() + b"\n")
             await child.stdin.drain()
+
+    def _check_disk(self, why: str) -> None:
+        # Libraries word a failed write in their own ways, and no sample is at fault.
+        if (free := shutil.disk_usage(self.log_path.parent).free) < FULL_BELOW_BYTES:
+            full = f"the disk is full ({free / 1024**2:.0f} MB are free in {self.log_path.parent})"
+            raise Unavailable(f"{why}; {full}")
 
     def _tail(self) -> str:
         with self.log_path.open("rb") as stream:

@@ -1,14 +1,15 @@
 """The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
 stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch (a file)}
-stdout  a reply a line: {ok: {step, proposes, metrics, skipped}} | {poison, trace}
-        | {damaged} | {away}
+stdout  a reply a line: {job, ok: {step, proposes, metrics, skipped}} | {job, poison, trace}
+        | {job, damaged} | {job, away}
 stderr  the output of libraries
 """
 
 import contextlib
 import io
 import math
+import operator
 import os
 import shutil
 import signal
@@ -20,9 +21,9 @@ from typing import Any
 import orjson
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.files import sync_directory
-from reefcommon.recipe import Learner, WeightRecipe
+from reefcommon.recipe import Learner, StepResult, WeightRecipe
 from reefcommon.recipe_loading import load_recipe
 from reefkit.jobs.faults import last_lines, place_of
 from services.trainer import finite
@@ -32,11 +33,12 @@ from services.trainer.states import ADAPTER, REPLY
 
 Position = tuple[Path | None, Path | None, str | None]
 """(state, actor, adopt) of the learner."""
+MAX_METRICS, MAX_STEP = 1000, 2**53
 
 
 class Worker:
     def __init__(self, recipe: WeightRecipe, model_path: Path) -> None:
-        self._recipe, self._model_path = recipe, model_path
+        self._recipe, self._model_path, self._pid = recipe, model_path, os.getpid()
         self._learner: Learner | None = None
         self._position: Position | None = None
 
@@ -50,11 +52,11 @@ class Worker:
         """
         learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
-        result = learner.step(read_batch(request.batch))
-        figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        skipped = result.action == "skip"
-        proposes = not skipped and self._recipe.proposes(result.step)
-        reply = StepReply(result.step, proposes, figures, skipped)
+        step, figures, skipped = checked(learner.step(read_batch(request.batch)))
+        if os.getpid() != self._pid:  # the learner has forked, and one process answers
+            os._exit(0)
+        proposes = not skipped and bool(self._recipe.proposes(step))
+        reply = StepReply(step, proposes, figures, skipped)
         if request.out is not None:
             self._save(learner, request.out, reply)
         return reply
@@ -111,6 +113,23 @@ class Worker:
             self._learner = self._recipe.learner(self._model_path)
 
 
+def checked(result: object) -> tuple[int, dict[str, float], bool]:
+    """Return step, metrics and whether it was skipped. Raises Poison if it is no StepResult."""
+    if not isinstance(result, StepResult) or result.action not in ("step", "skip"):
+        raise Poison(f"step() returned {result!r:.80}, not a StepResult")
+    try:
+        step = operator.index(result.step)
+        figures = {str(name): float(value) for name, value in result.metrics.items()}
+        "".join(figures).encode()
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Poison(f"step() returned a StepResult that cannot be kept: {error}") from None
+    if not 0 <= step < MAX_STEP or len(figures) > MAX_METRICS:
+        bounds = f"step {step:.6g}, {len(figures)} metrics"
+        raise Poison(f"step() returned a StepResult out of bounds: {bounds}")
+    sound = {name: value for name, value in figures.items() if math.isfinite(value)}
+    return step, sound, result.action == "skip"
+
+
 def _sync(tree: Path) -> None:
     # The files before the rename that shows them: else a power loss could leave empty ones.
     for path in sorted(tree.rglob("*"), reverse=True):
@@ -125,8 +144,9 @@ def _sync(tree: Path) -> None:
 def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWriter) -> None:
     # The input ends with its writer, so that a killed trainer leaves no step process behind.
     for line in requests:
+        request = StepRequest.model_validate_json(line)
         try:
-            reply: dict[str, Any] = {"ok": worker.handle(StepRequest.model_validate_json(line))}
+            reply: dict[str, Any] = {"ok": worker.handle(request)}
         except StateDamaged as error:
             reply = {"damaged": str(error)}
         except Unavailable as error:
@@ -136,7 +156,7 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
         except Exception as error:  # noqa: BLE001  # the learner is its author's code
             traceback.print_exc()
             reply = {"poison": place_of(error), "trace": last_lines(error)}
-        replies.write(orjson.dumps(reply) + b"\n")
+        replies.write(orjson.dumps({"job": request.job_id, **reply}) + b"\n")
         replies.flush()
 
 

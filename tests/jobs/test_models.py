@@ -98,7 +98,7 @@ async def test_a_model_is_asked_again_with_the_same_key(host, judge, moods):
 
 @pytest.mark.parametrize(
     ("mood", "error", "calls"),
-    [("500", ModelAway, 3), ("400", ModelFailed, 1), ("401", ModelAway, 1), ("rubbish", ModelFailed, 1)],
+    [("500", ModelAway, 3), ("400", ModelFailed, 1), ("401", ModelAway, 1), ("rubbish", ModelAway, 3), ("302", ModelAway, 1), ("no choices", ModelAway, 1)],
 )  # fmt: skip
 async def test_a_model_that_gives_no_answer(host, judge, mood, error, calls):
     judge.mood = mood

@@ -202,7 +202,10 @@ async def test_signals_of_other_knobs_are_not_used(rig_of, judge):
     assert judge.calls == 2 * CALLS
 
 
-@pytest.mark.parametrize("mood", ["500", "429", "slow", "closed", "401"])
+AWAY = ["500", "429", "slow", "closed", "401", "302", "405", "rubbish", "no choices"]
+
+
+@pytest.mark.parametrize("mood", AWAY)
 async def test_a_judge_that_is_away_delays_units_and_nothing_else(rig_of, judge, mood):
     rig = rig_of()
     await rig.publish(5)
@@ -230,8 +233,10 @@ async def test_a_judge_that_is_away_delays_units_and_nothing_else(rig_of, judge,
     assert len(rig.candidates) == 1
 
 
-@pytest.mark.parametrize("mood", ["rubbish", "no choices", "400"])
-async def test_a_judge_that_talks_rubbish_costs_the_unit_after_some_tries(rig_of, judge, mood):
+@pytest.mark.parametrize("mood", ["400", "422"])
+async def test_a_judge_that_refuses_the_request_costs_the_unit_after_some_tries(
+    rig_of, judge, mood
+):
     judge.mood = mood
     rig = rig_of()
     await rig.publish(5)

@@ -331,3 +331,33 @@ async def test_a_seeker_has_the_token_of_the_served_model(tmp_path):
 
 def test_tags_are_headers():
     assert tag_headers({"turn-type": "main"}) == {"x-reef-tag-turn-type": "main"}
+
+
+@pytest.mark.parametrize(
+    "value", ["a\nb", "a\r\nx-reef-scenario: other", "\x00", "\ud800", "a\u2028b"]
+)
+def test_a_tag_that_no_header_holds_is_a_mistake_of_the_recipe(value):
+    """Sent, it would look as if the gateway were away, for ever."""
+    with pytest.raises(ValueError, match=r"x-reef-tag-topic: .* is no value of a tag"):
+        tag_headers({"topic": value})
+    assert tag_headers({"topic": " Größe "}) == {"x-reef-tag-topic": "Größe"}
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+async def test_a_score_that_is_not_finite_is_no_report(tmp_path, score):
+    found = []
+
+    async def seek(ctx):
+        asked = await ctx.ask(QUESTION, key="k", tags={})
+        for call in (
+            lambda: ctx.report(asked.receipt, score, feedback="words"),
+            lambda: ctx.ask(QUESTION, key="other", tags={}, temperature=score),
+        ):
+            with pytest.raises(Poison, match="finite"):
+                await call()
+            found.append(1)
+
+    world = World()
+    rig = SeekRig(tmp_path, world, seeker(seek))
+    assert await rig.live()
+    assert (len(found), len(world.answers), world.reports) == (2, 1, {})

@@ -194,7 +194,7 @@ async def test_a_record_trains_once(rig):
         (lambda waiting: Decision(batch=(sample(77),)), "smp-77 was not offered"),
         (
             lambda waiting: Decision(refused=((waiting[0], "old", float("nan")),)),
-            "IndexError|not finite",
+            "IndexError|whole number",
         ),
     ],
 )

@@ -1,12 +1,11 @@
 """The decision on waiting samples: the host's own rules, then the recipe's `decide`."""
 
-import math
 from dataclasses import dataclass
 
 from reefcommon.errors import Transient
 from reefcommon.events import Release, Unit
 from reefcommon.recipe import Decision, Recipe, Refusal
-from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
+from reefkit.jobs.faults import BoundedCall, bounded, last_lines, minimal_failing, place_of
 from reefkit.jobs.ports import Executor, Samples
 from reefkit.jobs.usable import unusable
 from reefkit.recipe_binding import Binding
@@ -58,15 +57,19 @@ class Admission:
     # jobs, or settled unseen.
     async def _decide(self, offered: Samples, head: Release) -> Decision:
         decision = await self.call(self.executor.decide, offered, head)
-        refused = [sample for sample, _, _ in decision.refused]
-        named = [sample.event_id for sample in (*decision.batch, *refused)]
-        if strangers := set(named) - {sample.event_id for sample in offered}:
+        chosen = [sample.event_id for sample in decision.batch]
+        refused = [
+            (sample.event_id, _reason(why), _lag(lag)) for sample, why, lag in decision.refused
+        ]
+        named = [*chosen, *(sample_id for sample_id, _, _ in refused)]
+        own = {sample.event_id: sample for sample in offered}
+        if strangers := set(named) - own.keys():
             raise ValueError(f"sample {min(strangers)} was not offered")
         if len(set(named)) < len(named):
             raise ValueError(f"{len(named) - len(set(named))} samples are named twice")
-        if not all(math.isfinite(lag or 0.0) for _, _, lag in decision.refused):
-            raise ValueError("the lag of a refused sample is not finite")
-        return decision
+        # The host's own units: those of the recipe may be changed copies.
+        found = tuple((own[sample_id], why, lag) for sample_id, why, lag in refused)
+        return Decision(tuple(own[sample_id] for sample_id in chosen), found)
 
     async def _culprits(self, offered: Samples, head: Release, error: Exception) -> list[Refusal]:
         async def fails(samples: Samples) -> bool:
@@ -80,7 +83,7 @@ class Admission:
                 return True
             return False
 
-        words = f"{type(error).__name__}: {error}"
+        words = last_lines(error).rpartition("\n")[2]
         broken = Transient(f"{self.binding.dotted} cannot decide: {words}")
         if not offered or await fails(()):
             raise broken from error
@@ -92,3 +95,17 @@ class Admission:
         if len(found) == 1 and others and all([await fails((sample,)) for sample in others]):
             raise broken from error
         return [(sample, reason, None) for sample in found]
+
+
+def _reason(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"the reason of a refusal is a text, not {given!r:.80}")
+    return bounded(given)
+
+
+def _lag(given: float | None) -> int | None:
+    if given is not None and not float(given).is_integer():
+        raise ValueError(
+            f"the lag of a refused sample is a whole number or None, not {given!r:.80}"
+        )
+    return None if given is None else int(given)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from reefcommon.errors import ReefError, Unavailable
-from reefkit.recipes.thread import RecipeTimeout
+from reefkit.recipes.thread import RecipeTimeout, carried
 
 T = TypeVar("T")
 S = TypeVar("S")
 MAX_HANGING = 8
 _LAST_LINES = 6
+MAX_REASON_CHARS, _MAX_LINE_CHARS = 500, 400
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 
 
@@ -52,15 +53,24 @@ class BoundedCall(Generic[T]):
         return waiting.result()
 
 
+def called_within(limit_s: float, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a recipe's code in a thread of its own, and block. Raises TimeoutError if it is late."""
+    future: Future[T] = Future()
+    work = (future, function, arguments)
+    threading.Thread(target=_settle, args=work, name="recipe", daemon=True).start()
+    try:
+        return future.result(limit_s)
+    except TimeoutError as error:
+        if future.done():  # the code's own
+            raise
+        raise TimeoutError(f"no answer within {limit_s:g} s") from error
+
+
 def _settle(future: "Future[T]", function: Callable[..., T], arguments: Sequence[Any]) -> None:
     try:
         future.set_result(function(*arguments))
-    except Exception as error:  # noqa: BLE001  # handed to the caller
-        future.set_exception(error)
-    except BaseException as error:  # noqa: BLE001
-        # sys.exit() in a recipe: asyncio would end the host with it, and every other recipe.
-        ended = RuntimeError(f"{type(error).__name__}: {error}")
-        future.set_exception(ended.with_traceback(error.__traceback__))
+    except BaseException as error:  # noqa: BLE001  # handed to the caller
+        future.set_exception(carried(error))
 
 
 async def minimal_failing(
@@ -93,7 +103,7 @@ def place_of(error: BaseException) -> str:
     """Return type, file and line of an error; of an error of Reef, its message."""
     # Messages of foreign errors may quote a user.
     if isinstance(error, ReefError):
-        return str(error)
+        return bounded(str(error))
     every = traceback.extract_tb(error.__traceback__)
     # The deepest line of the author, not of a library that was called there.
     frames = [frame for frame in every if not frame.filename.startswith(_LIBRARIES)] or every
@@ -103,4 +113,10 @@ def place_of(error: BaseException) -> str:
 
 def last_lines(error: BaseException) -> str:
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
-    return "\n".join(line.rstrip() for line in lines[-_LAST_LINES:])
+    return "\n".join(bounded(line.rstrip(), _MAX_LINE_CHARS) for line in lines[-_LAST_LINES:])
+
+
+def bounded(words: str, limit: int = MAX_REASON_CHARS) -> str:
+    """Return a text for events and `/status`: short, and writable as UTF-8."""
+    words = words.encode("utf-8", "replace").decode()
+    return words if len(words) <= limit else f"{words[: limit - 1]}…"

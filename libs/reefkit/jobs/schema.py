@@ -143,15 +143,21 @@ NEXT = "(select coalesce(max(updated), 0) + 1 from jobs)"
 
 
 def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
-    """Add an event to the outbox. A repeat has no effect."""
+    """Add an event to the outbox. A repeat has no effect. Raises ValueError if it is no event."""
+    body = event.model_dump_json()
+    # The outbox is read in order: an event that cannot be read would hold back those of all.
+    type(event).model_validate_json(body)
     db.execute(
         "insert or ignore into outbox (topic, type, event_id, body) values (?, ?, ?, ?)",
-        (topic.name, type(event).__name__, event.event_id, event.model_dump_json()),
+        (topic.name, type(event).__name__, event.event_id, body),
     )
 
 
 def dump(job: Job) -> str:
-    return _JOB.dump_json(job).decode()
+    """Raises ValueError if the job could not be read back: its binding would stand still."""
+    body = _JOB.dump_json(job, warnings=False).decode()
+    _JOB.validate_json(body)
+    return body
 
 
 def load(body: str) -> Job:

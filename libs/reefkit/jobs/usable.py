@@ -1,10 +1,12 @@
-"""The host's own rules on a unit: scores in range, and held-out reports."""
+"""The host's rules on a unit and its signal: scores in range, held out, readable."""
 
 import math
 
+from reefcommon.errors import Poison
 from reefcommon.evaluation import HELD_OUT, is_held_out
-from reefcommon.events import Unit, unit_kind
+from reefcommon.events import Signal, Unit, unit_kind
 from reefcommon.recipe import Recipe
+from reefkit.jobs.faults import bounded
 from reefkit.recipe_binding import Binding
 
 OUT_OF_RANGE = "score_out_of_range"
@@ -21,3 +23,16 @@ def unusable(binding: Binding[Recipe], unit: Unit) -> str | None:
     if binding.holds_out and reported and is_held_out(unit.event_id):
         return HELD_OUT
     return None
+
+
+def checked_signal(signal: object) -> Signal | None:
+    """Return a signal as it is read back. Raises Poison if it could not be."""
+    if signal is None:
+        return None
+    if not isinstance(signal, Signal):
+        raise Poison(f"signal() returned {type(signal).__name__}, not a Signal or None")
+    try:  # `model_construct` checks nothing
+        return Signal.model_validate_json(signal.model_dump_json(warnings=False))
+    except ValueError as error:
+        words = bounded(f"signal() returned a Signal that cannot be kept: {error}")
+        raise Poison(" ".join(words.split())) from error

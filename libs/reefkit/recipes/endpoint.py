@@ -18,8 +18,9 @@ from reefkit.retry import RetryPolicy
 TRIES = RetryPolicy(0.5, 8.0, 3)
 MAX_RETRY_AFTER_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# The fault is of the key, the name or the account, not of the request.
-_SETUP = {401, 402, 403, 404}
+MAX_TOKENS_STATED = 10**9
+# The fault is of the address, the key, the name or the account, not of the request.
+_SETUP = {401, 402, 403, 404, 405, 407, 421, 426}
 # A timeout; a request with the same key that is still under way; too many requests.
 _AGAIN = {408, 409, 429}
 _SHOWN_BYTES = 300
@@ -63,20 +64,25 @@ class Endpoint:
                     status, wait_s, text = await self._post(path, content, headers)
             except TimeoutError:
                 reason = f"no answer within {self.entry.timeout_s:g} s"
-            except httpx.HTTPError as error:
+            except ModelFailed:
+                raise
+            # Of the connection, or of an address or a key that no client can send.
+            except Exception as error:  # noqa: BLE001
                 reason = repr(error)
             else:
-                if status < 300:
-                    return self._read(text, len(content))
+                if status < 300 and (found := _read(text, len(content))) is not None:
+                    return found
                 reason = f"status {status}: {text[:_SHOWN_BYTES]!r}"
-                if status in _SETUP:
+                if status < 300:  # a proxy, a login page
+                    reason = f"an answer that cannot be read: {reason}"
+                elif status in _SETUP or status < 400:
                     raise ModelAway(f"model {self.name} refuses: {reason}; see models.{self.name}")
                 if (unknown := _unsupported(text)) == _LIMIT and not renamed:
                     self._renames = True
                     continue
                 if unknown:
                     raise ModelAway(f"model {self.name} takes no such {unknown}: {reason}")
-                if status < 500 and status not in _AGAIN:
+                if 400 <= status < 500 and status not in _AGAIN:
                     raise ModelFailed(f"model {self.name} refuses the request: {reason}")
             failures += 1
             if TRIES.exhausted(failures):
@@ -120,31 +126,41 @@ class Endpoint:
             )
         return self._client
 
-    def _read(self, text: bytes, sent: int) -> Answered:
-        try:
-            body = orjson.loads(text)
-            return Answered(body, *tokens_used(body, sent, len(text)))
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ModelFailed(
-                f"model {self.name}: an answer that cannot be read: {error}"
-            ) from None
+
+def _read(text: bytes, sent: int) -> Answered | None:
+    try:
+        body = orjson.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(body, dict):
+        return None
+    return Answered(body, *tokens_used(body, sent, len(text)))
 
 
 def tokens_used(body: Mapping[str, Any], sent: int, received: int) -> tuple[int, int]:
     """Return the prompt and completion tokens, by the sizes in bytes if none are stated."""
-    usage = body.get("usage") or {}
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if prompt is None or completion is None:  # about four characters a token
-        prompt, completion = sent // 4, received // 4
-    return int(prompt), int(completion)
+    usage = body.get("usage")
+    stated = usage if isinstance(usage, dict) else {}
+    # About four characters a token.
+    prompt = _count(stated.get("prompt_tokens"), sent // 4)
+    return prompt, _count(stated.get("completion_tokens"), received // 4)
+
+
+def _count(stated: object, estimated: int) -> int:
+    sound = isinstance(stated, int | float) and 0 <= stated <= MAX_TOKENS_STATED
+    return int(stated) if sound and isinstance(stated, int | float) else estimated
+
+
+# An endpoint that answers in another form does so to all requests: it counts as away. A single
+# request that meets this while others do not is found by the stage of signals.
 
 
 def replies(name: str, answered: Answered, n: int) -> list[Reply]:
-    """Return the choices of a chat. Raises ModelFailed."""
+    """Return the choices of a chat. Raises ModelAway."""
     try:
         choices = answered.body["choices"]
         if len(choices) != n:
-            raise ModelFailed(f"model {name} gave {len(choices)} choices, not {n}")
+            raise ModelAway(f"model {name} gave {len(choices)} choices, not {n}")
         tokens = answered.prompt_tokens + answered.completion_tokens
         return [
             Reply(
@@ -156,19 +172,27 @@ def replies(name: str, answered: Answered, n: int) -> list[Reply]:
             for choice in choices
         ]
     except (LookupError, TypeError, AttributeError) as error:
-        raise ModelFailed(f"model {name}: an answer that cannot be read: {error!r}") from None
+        shown = str(answered.body)[:_SHOWN_BYTES]
+        raise ModelAway(
+            f"model {name}: an answer that cannot be read ({error!r}): {shown}"
+        ) from None
 
 
 def scores(name: str, answered: Answered, tokens: list[int]) -> list[float]:
-    """Return the log-probabilities of a prompt's tokens from the second on. Raises ModelFailed."""
+    """Return the log-probabilities of a prompt's tokens from the second on.
+
+    Raises:
+        ModelAway: it gives none.
+        ModelFailed: some are not finite.
+    """
     try:
         rows = answered.body["choices"][0]["prompt_logprobs"]
         if len(rows) != len(tokens):
-            raise ModelFailed(f"model {name} scored {len(rows)} tokens, not {len(tokens)}")
+            raise ModelAway(f"model {name} scored {len(rows)} tokens, not {len(tokens)}")
         later = zip(rows[1:], tokens[1:], strict=True)
         found = [float(row[str(token)]["logprob"]) for row, token in later]
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFailed(f"model {name} gives no prompt log-probabilities: {error!r}") from None
+        raise ModelAway(f"model {name} gives no prompt log-probabilities: {error!r}") from None
     if not all(map(isfinite, found)):
         raise ModelFailed(f"model {name} gives log-probabilities that are not finite")
     return found
@@ -197,6 +221,8 @@ def key_of(name: str, entry: ModelEndpoint) -> str:
     if entry.key_env:
         if not (key := os.environ.get(entry.key_env, "").strip()):
             raise BadConfig(f"models.{name}.key_env: {entry.key_env} is not set")
+        if not _single(key):
+            raise BadConfig(f"models.{name}.key_env: {entry.key_env} holds no single key")
         return key
     if entry.key_file is None:
         return ""
@@ -205,6 +231,11 @@ def key_of(name: str, entry: ModelEndpoint) -> str:
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no text"
         raise BadConfig(f"models.{name}.key_file: cannot read {entry.key_file}: {words}") from None
-    if not key or any(character.isspace() for character in key):
+    if not _single(key):
         raise BadConfig(f"models.{name}.key_file: {entry.key_file} holds no single key")
     return key
+
+
+def _single(key: str) -> bool:
+    # What a header can hold.
+    return bool(key) and key.isascii() and key.isprintable() and " " not in key

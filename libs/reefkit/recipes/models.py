@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 import orjson
 
 from reefcommon.config_sections import SERVED, ModelEndpoint
+from reefcommon.errors import Poison
 from reefcommon.ids import digest
 from reefcommon.recipe_context import Messages, ModelFailed, Reply
 from reefkit.jobs import metrics
@@ -70,7 +72,7 @@ class ModelPool:
             except ModelFailed as error:
                 # A call without an answer is not counted: a key counts once for all its tries.
                 away = isinstance(error, ModelAway)
-                returned = key is None and away
+                returned = key is None and away and answered is None
                 metrics.MODEL_CALLS.labels(request.model, "away" if away else "failed").inc()
                 outcome = str(error)[:200]
                 await self._end(request, began, answered, outcome=outcome, returned=returned)
@@ -161,7 +163,7 @@ class Caller:
     _asked: Counter[str] = field(default_factory=Counter)
 
     def request(self, model: str, path: str, body: dict[str, Any], purpose: str) -> Request:
-        named, purpose = digest("call", model, path, body), " ".join(purpose.split())[:200]
+        named, purpose = digest("call", model, path, body), header_text(purpose)[:200]
         ordinal = self._asked[named]
         self._asked[named] += 1
         key = CallKey(self.binding, self.subject, named, ordinal) if self.subject else None
@@ -196,6 +198,21 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
+def header_text(text: str) -> str:
+    """Return a text as a header can hold it."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    """Raises Poison for parameters that would be sent as others."""
+    for name, value in params.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise Poison(f"{name}: {value} is not finite")
+    if params.get("stream"):
+        raise Poison("stream: a recipe gets whole answers, leave it out")
+
+
 @dataclass(frozen=True, slots=True)
 class HostedModel:
     """`Model` of a caller."""
@@ -206,6 +223,7 @@ class HostedModel:
     async def chat(
         self, messages: Messages, *, purpose: str, n: int = 1, **params: Any
     ) -> list[Reply]:
+        check_params(params)
         body = {**params, "messages": [dict(message) for message in messages], "n": n}
         began, caller = time.monotonic(), self.caller
         found: list[Reply] = await caller.ask(caller.request(self.name, CHAT, body, purpose))

@@ -109,7 +109,7 @@ class Seeker:
         )
 
     def _note(self, error: Exception) -> None:
-        reason = str(error) if isinstance(error, ReefError) else place_of(error)
+        reason = place_of(error)
         trace = "" if isinstance(error, ReefError) else last_lines(error)
         self.state, self.last_error = f"failed, starts again: {reason}", reason
         self.last_error_at = self.kit.clock()

@@ -152,11 +152,17 @@ def _pinned(release: Callable[[], str | None] | None) -> dict[str, str]:
 
 
 def tag_headers(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of tags. Raises ValueError if a name is none."""
+    """Return the headers of tags. Raises ValueError if a name or a value cannot be sent."""
     for name in tags:
         if not _TAG.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a tag: small letters, digits and -")
-    return {f"x-reef-tag-{name}": str(value) for name, value in tags.items()}
+    headers = {f"x-reef-tag-{name}": str(value).strip() for name, value in tags.items()}
+    for name, value in headers.items():
+        if not value.isprintable():  # it would be refused here, as if the gateway were away
+            raise ValueError(
+                f"{name}: {value!r:.80} is no value of a tag: a line of printable text"
+            )
+    return headers
 
 
 def _comes_again(answer: httpx.Response) -> bool:

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from reefcommon import ids
 from reefcommon.config_sections import SERVED
-from reefcommon.errors import ReefError
+from reefcommon.errors import Poison, ReefError
 from reefcommon.events import Kind
 from reefcommon.recipe_context import Asked, Learned, Messages, ModelFailed
 from reefcommon.releases import ReleaseHeads
@@ -18,6 +19,7 @@ from reefkit.jobs.recipe_store import CallEnd, CallKey, Use
 from reefkit.jobs.unit_fates import UnitFate
 from reefkit.recipes.budget import use_of
 from reefkit.recipes.endpoint import tokens_used
+from reefkit.recipes.models import check_params
 from reefkit.recipes.proposals import Proposals
 from reefkit.recipes.runtime import RecipeContext
 from reefkit.recipes.seek_client import ExchangeAborted, SeekClient
@@ -73,6 +75,7 @@ class SeekerContext(RecipeContext):
     ) -> Asked:
         """Raises also BudgetSpent: the question counts against `models["served"]`."""
         self.life.check()
+        check_params(params)
         body = {**params, "messages": list(messages), "model": self.model_name}
         if self.priority:
             body["priority"] = self.priority
@@ -109,8 +112,10 @@ class SeekerContext(RecipeContext):
         feedback: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises Poison if this receipt was reported on with other content."""
+        """Raises Poison if it was reported on with other content, or the score is not finite."""
         self.life.check()
+        if not isfinite(score):  # it would travel as a report without a score
+            raise Poison(f"a report's score is a finite number, not {score}")
         body: dict[str, Any] = {
             "references": [receipt],
             "score": float(score),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from reefcommon import topics
-from reefcommon.errors import BadConfig, ReefError, Unavailable
+from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import SampleRefused, Signal, SignalComputed, Unit
 from reefcommon.ids import digest
 from reefcommon.recipe import has_signal
@@ -25,7 +25,7 @@ from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs import metrics
 from reefkit.jobs.faults import last_lines, place_of
 from reefkit.jobs.recipe_store import Effects, StateConflict
-from reefkit.jobs.usable import unusable
+from reefkit.jobs.usable import checked_signal, unusable
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.runtime import RecipeContext, RecipeRuntime
 from reefkit.redis_lease import LeaseLost
@@ -73,15 +73,15 @@ class SignalStage:
     async def run(self) -> None:
         """Run until cancelled. Raises LeaseLost."""
         try:
-            await self._restore()
             while True:
-                self.arrived.clear()
-                started = await self.start()
-                waiting = [asyncio.create_task(self.arrived.wait()), *self._running.values()]
-                timeout = None if started else self._delay_s()
-                await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                waiting[0].cancel()
-                self._collect()
+                try:
+                    await self._go_on()
+                except LeaseLost:
+                    raise
+                except Exception as error:  # noqa: BLE001  # the host's other recipes go on
+                    self._pause(place_of(error))
+                    log.warning("signals_put_off", binding=self._key, reason=place_of(error))
+                    await asyncio.sleep(self.runtime.services.retry.delay_s(self._pauses))
         finally:
             for task in self._running.values():
                 task.cancel()
@@ -94,10 +94,10 @@ class SignalStage:
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
             self._collect()
 
-    async def start(self) -> int:
+    async def start(self, now: float | None = None) -> int:
         """Begin signals up to the limit; return the number of new calls."""
-        services, loop = self.runtime.services, asyncio.get_running_loop()
-        free, now = services.signals_at_once - len(self._running), loop.time()
+        services, now = self.runtime.services, now or asyncio.get_running_loop().time()
+        free = services.signals_at_once - len(self._running)
         if self._spent or free <= 0 or now < self._paused_until:
             return 0
         later = [name for name, tries in self._tries.items() if tries.not_before > now]
@@ -125,8 +125,23 @@ class SignalStage:
     def _key(self) -> str:
         return self.runtime.binding.key
 
-    def _delay_s(self) -> float | None:
-        now = asyncio.get_running_loop().time()
+    async def _go_on(self) -> None:
+        await self._restore()
+        while True:
+            self.arrived.clear()
+            now = asyncio.get_running_loop().time()
+            started = await self.start(now)
+            arrival = asyncio.create_task(self.arrived.wait())
+            waiting = [arrival, *self._running.values()]
+            timeout = None if started else self._delay_s(now)
+            try:
+                await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arrival.cancel()
+            self._collect()
+
+    # Seen from `now`, when the last start began: what was due since then would be forgotten.
+    def _delay_s(self, now: float) -> float | None:
         if self._spent:
             return None
         times = [tries.not_before for tries in self._tries.values() if tries.not_before > now]
@@ -139,11 +154,11 @@ class SignalStage:
             if not task.done():
                 continue
             del self._running[unit_id]
-            error = task.exception()
+            error = Unavailable("cancelled") if task.cancelled() else task.exception()
             if isinstance(error, LeaseLost):
                 raise error
             if error is not None:  # the job store could not be written
-                self._pause(str(error) if isinstance(error, ReefError) else place_of(error))
+                self._pause(place_of(error))
                 log.warning("signal_not_saved", binding=self._key, unit=unit_id, reason=repr(error))
 
     async def _restore(self) -> None:
@@ -206,7 +221,7 @@ class SignalStage:
             )
             # The answers of models are kept: a repeat asks nobody.
             with suppress(StateConflict):
-                await self._keep(unit, self._checked(signal), ctx)
+                await self._keep(unit, checked_signal(signal), ctx)
                 return
         raise StateConflict("the state that `signal` reads is changed all the time")
 
@@ -223,16 +238,10 @@ class SignalStage:
             self.waits = ""
         self.ready()
 
-    @staticmethod
-    def _checked(signal: object) -> Signal | None:
-        if signal is None or isinstance(signal, Signal):
-            return signal
-        raise TypeError(f"signal() returned {type(signal).__name__}, not a Signal")
-
     async def _put_off(self, unit: Unit, error: Exception, *, is_away: bool) -> None:
         retry, now = self.runtime.services.retry, asyncio.get_running_loop().time()
         tries = self._tries.setdefault(unit.event_id, _Tries(others=self.computed))
-        reason = str(error) if isinstance(error, ReefError) else place_of(error)
+        reason = place_of(error)
         self.last_error = f"{reason}\n{last_lines(error)}" if not is_away else reason
         if is_away:
             self._pause(reason)

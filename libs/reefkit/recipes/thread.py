@@ -5,8 +5,10 @@ import contextvars
 import ctypes
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -226,17 +228,23 @@ async def _settle(
         result = await function(*arguments)
     except _Stopped:
         raise
-    except Exception as error:  # noqa: BLE001  # handed to the caller
-        _fail(call, error)
     except asyncio.CancelledError:
         _fail(call, Interrupted(f"{call.name} was cancelled"))
-    except BaseException as error:  # noqa: BLE001
-        # sys.exit() in a recipe must not end the host.
-        ended = RuntimeError(f"{type(error).__name__}: {error}")
-        _fail(call, ended.with_traceback(error.__traceback__))
+    except BaseException as error:  # noqa: BLE001  # handed to the caller
+        _fail(call, carried(error))
     else:
         with suppress(InvalidStateError):  # given up meanwhile
             call.result.set_result(result)
+
+
+def carried(error: BaseException) -> Exception:
+    """Return an error that a future can carry to its waiter."""
+    # sys.exit() would end the host, a cancelled future of the recipe's own would cancel the waiter,
+    # and StopIteration never reaches it.
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | FutureCancelled):
+        return error
+    words = "".join(traceback.format_exception_only(error)).strip()
+    return RuntimeError(words).with_traceback(error.__traceback__)
 
 
 def _fail(call: _Call, error: Exception) -> None:

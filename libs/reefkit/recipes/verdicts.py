@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 import structlog
 
-from reefcommon.errors import ReefError
+from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import CandidateProposed, Evaluation
 from reefcommon.recipe import Judged, Recipe
+from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs.faults import place_of
 from reefkit.jobs.recipe_store import Effects
 from reefkit.recipes.runtime import RecipeRuntime
@@ -57,31 +58,47 @@ class Verdicts:
 
     async def run(self) -> None:
         """Run until cancelled. Raises LeaseLost."""
+        failures = 0
         while True:
             self.arrived.clear()
-            await self.settle()
+            try:
+                await self.settle()
+            except LeaseLost:
+                raise
+            except Exception as error:  # noqa: BLE001  # the host's other recipes go on
+                failures += 1
+                self._note(place_of(error), first=failures == 1)
+                await asyncio.sleep(self.runtime.services.retry.delay_s(failures))
+                continue
+            failures = 0
             await self.arrived.wait()
 
     async def settle(self) -> None:
         services, key = self.runtime.services, self.runtime.binding.key
         for number, body in await asyncio.to_thread(self._waiting):
-            failures = 0
-            while (reason := await self._give(number, load_judged(body))) is not None:
-                failures += 1
-                self.last_error = reason
-                log.warning("verdict_put_off", binding=key, reason=reason)
+            failures = waits = 0
+            while (error := await self._give(number, load_judged(body))) is not None:
+                # What is away, a judge or its budget, costs no verdict.
+                away = isinstance(error, Unavailable | BudgetSpent | BadConfig)
+                failures, waits = failures + (not away), waits + away
+                self._note(place_of(error), first=failures + waits == 1)
                 if services.retry.exhausted(failures):
                     done = Effects(key, f"verdict-{number}")
                     await asyncio.to_thread(services.store.end_verdict, number, done)
                     break
-                await asyncio.sleep(services.retry.delay_s(failures))
+                await asyncio.sleep(services.retry.delay_s(failures + waits))
 
     def _waiting(self) -> list[tuple[int, str]]:
         store, key = self.runtime.services.store, self.runtime.binding.key
         return sorted([*store.verdicts(key), *store.verdicts(key + SUFFIX)])
 
-    async def _give(self, number: int, judged: Judged) -> str | None:
-        """Return the reason of a failure."""
+    def _note(self, reason: str, *, first: bool) -> None:
+        if first or reason != self.last_error:
+            log.warning("verdict_put_off", binding=self.runtime.binding.key, reason=reason)
+        self.last_error = reason
+
+    async def _give(self, number: int, judged: Judged) -> Exception | None:
+        """Return the error of a failure."""
         services, runtime = self.runtime.services, self.runtime
         ctx, limit_s = runtime.context(f"verdict-{number}"), services.verdict_timeout_s
         try:
@@ -89,8 +106,6 @@ class Verdicts:
             await asyncio.to_thread(services.store.end_verdict, number, ctx.effects())
         except LeaseLost:
             raise
-        except ReefError as error:
-            return str(error)
         except Exception as error:  # noqa: BLE001  # the recipe is its author's code
-            return place_of(error)
+            return error
         return None
