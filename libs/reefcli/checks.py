@@ -43,6 +43,12 @@ def check_config(config: ServeConfig) -> None:
         from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
+    if config.models:
+        # Imported here for the same reason.
+        from reefkit.recipes.endpoint import key_of
+
+        for name, entry in config.models.items():
+            key_of(name, entry)
     if (
         any(isinstance(each, Evaluator) for each in own)
         or config.evaluation.tasks

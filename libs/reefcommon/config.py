@@ -80,7 +80,10 @@ class ServeConfig(Section):
         bindings = [(binding.scenario, binding.recipe) for binding in self.reef]
         for scenario, recipe in bindings:
             if bindings.count((scenario, recipe)) > 1:
-                raise ValueError(f"recipe {recipe} is bound twice to scenario {scenario!r}")
+                twice = f"reef: recipe {recipe} is bound twice to scenario {scenario!r}"
+                raise ValueError(
+                    f"{twice}: by name, by two patterns, or by a scenario listed twice"
+                )
         return self
 
     @field_validator("models")

@@ -31,6 +31,7 @@ def scenario_name(name: str) -> str:
 ScenarioName = Annotated[str, AfterValidator(scenario_name)]
 SERVED = "served"
 """The name under which recipes ask Reef's own model."""
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 
 
@@ -108,15 +109,15 @@ class ModelEndpoint(Section):
     """name that the endpoint knows the model by"""
     key_file: Path | None = Field(None, description="file that holds the API key")
     key_env: str = Field("", description="environment variable that holds the API key")
-    timeout_s: float = Field(120.0, gt=0, description="longest time of an answer")
+    timeout_s: float = Field(120.0, gt=0, le=86_400, description="longest time of an answer")
     concurrency: int = Field(8, ge=1, le=1024, description="requests under way at once")
     max_calls: int | None = Field(None, ge=0, description="calls in all; absent: no limit")
     max_tokens: int | None = Field(None, ge=0)
     """prompt and completion tokens in all; absent: no limit"""
-    max_cost: float | None = Field(None, ge=0)
+    max_cost: float | None = Field(None, ge=0, allow_inf_nan=False)
     """money in all, by the two prices; absent: no limit"""
-    prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
-    completion_price: float = Field(0.0, ge=0, description="price of a million completion tokens")
+    prompt_price: Price = Field(0.0, description="price of a million prompt tokens")
+    completion_price: Price = Field(0.0, description="price of a million completion tokens")
 
     @field_validator("url")
     @classmethod
@@ -173,7 +174,7 @@ class EvaluationSection(Section):
     scores differ from their mean"""
     samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
     max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     """at which these answers are sampled, with the same seeds on both sides"""
     rules_at: Literal["system", "user_end"] = "system"
     """where a harness's rules stand in these tasks; absent: as `harness.apply`, else system"""

@@ -181,12 +181,14 @@ def explain(
         description = meaning(field) if field is not None else ""
         # A URL may hold a password.
         shown = "" if kind == "url" else f" (got {item.get('input')!r:.120})"
+        if kind == "value_error":  # a check of ours: it names what it found
+            said, shown = said.removeprefix("Value error, "), ""
         # pydantic's own words, unless its terms mean little to a person.
         if kind == "missing":
             said, shown = "required, but missing", f"; it is {description}" if description else ""
         elif kind == "string_pattern_mismatch" and description:
             said = f"must be of the form {description}"
-        lines.append(f"{key}: {said}{shown}")
+        lines.append(f"{key}: {said}{shown}" if key else f"{said}{shown}")
     return "\n".join(lines)
 
 

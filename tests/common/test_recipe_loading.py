@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from recipes.sao.recipe import SAORecipe
+from reefcli.checks import check_config
 from reefcommon.config import parse
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import check_names, evaluation_of
@@ -81,3 +82,49 @@ def test_a_recipe_that_raises_when_it_is_made_is_named(
     knobs = {"batch_size": 1, "max_staleness": 1}
     with pytest.raises(BadConfig, match=f"_Fine.*{type(error).__name__}"):
         evaluation_of(load_recipe(f"{__name__}:_Fine", knobs), "a:_Fine")
+
+
+BINDING = "{recipe: 'recipes.sao.recipe:SAORecipe', batch_size: 1, max_staleness: 1%s}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"reef: [{BINDING % ''}, {BINDING % ''}]", "\nreef: recipe .* is bound twice to scenario"),
+        (
+            f"reef: {BINDING % ', scenario: p-*'}\nscenarios: [p-a, p-a]",
+            "\nreef: recipe .* 'p-a': .* or by a scenario listed twice\n",
+        ),
+        (f"reef: {BINDING % ', scenario: p-*'}", "\nreef: no scenario .* fits the pattern 'p-.'\n"),
+        (
+            f"reef: {BINDING % ''}\nmodels: {{served: {{url: 'http://h/v1', model: m}}}}",
+            "\nmodels: served needs no url: it is Reef's own model\n",
+        ),
+    ],
+)
+def test_a_mistake_in_a_whole_section_is_told_in_a_line(text: str, words: str) -> None:
+    with pytest.raises(BadConfig, match=words) as raised:
+        parse(text)
+    assert "Value error" not in str(raised.value)
+    assert "got {" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "models: {judge: {url: 'http://h/v1', model: m, timeout_s: .inf}}",
+        "models: {judge: {url: 'http://h/v1', model: m, max_cost: .inf, prompt_price: 1}}",
+        "models: {judge: {url: 'http://h/v1', model: m, max_cost: 1, prompt_price: .inf}}",
+        "models: {judge: {url: 'http://h/v1', model: m, completion_price: .nan}}",
+        "evaluation: {temperature: .inf}",
+    ],
+)
+def test_numbers_without_end_are_refused(section: str) -> None:
+    with pytest.raises(BadConfig, match="cannot be used"):
+        parse(f"reef: {BINDING % ''}\n{section}")
+
+
+def test_a_key_that_is_missing_is_told_before_anything_starts() -> None:
+    models = "models: {judge: {url: 'http://h/v1', model: m, key_env: NO_SUCH_KEY}}"
+    with pytest.raises(BadConfig, match=r"models.judge.key_env: NO_SUCH_KEY is not set"):
+        check_config(parse(f"reef: {BINDING % ''}\n{models}"))
