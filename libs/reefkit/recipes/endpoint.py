@@ -75,15 +75,11 @@ class Endpoint:
                 reason = f"status {status}: {text[:_SHOWN_BYTES]!r}"
                 if status < 300:  # a proxy, a login page
                     reason = f"an answer that cannot be read: {reason}"
-                elif status in _SETUP or status < 400:
-                    raise ModelAway(f"model {self.name} refuses: {reason}; see models.{self.name}")
-                if (unknown := _unsupported(text)) == _LIMIT and not renamed:
+                elif _unsupported(text) == _LIMIT and not renamed:
                     self._renames = True
                     continue
-                if unknown:
-                    raise ModelAway(f"model {self.name} takes no such {unknown}: {reason}")
-                if 400 <= status < 500 and status not in _AGAIN:
-                    raise ModelFailed(f"model {self.name} refuses the request: {reason}")
+                else:
+                    self._check(status, text, reason)
             failures += 1
             if TRIES.exhausted(failures):
                 kind = ModelFailed if status == 409 else ModelAway
@@ -108,6 +104,15 @@ class Endpoint:
                 if len(text) > MAX_ANSWER_BYTES:
                     raise ModelFailed(f"model {self.name} gives an answer without end")
             return response.status_code, _retry_after(response), bytes(text)
+
+    def _check(self, status: int, text: bytes, reason: str) -> None:
+        """Raises ModelAway or ModelFailed if another try cannot help."""
+        if status in _SETUP or status < 400:
+            raise ModelAway(f"model {self.name} refuses: {reason}; see models.{self.name}")
+        if unknown := _unsupported(text):
+            raise ModelAway(f"model {self.name} takes no such {unknown}: {reason}")
+        if status < 500 and status not in _AGAIN:
+            raise ModelFailed(f"model {self.name} refuses the request: {reason}")
 
     async def close(self) -> None:
         if self._client is not None:
