@@ -1,5 +1,6 @@
 """Turns and ended sessions of the whole service, on a real broker and a real store."""
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ async def test_killed_at_any_time_each_exchange_makes_one_turn(
             await until(lambda: up(client))
 
             async def complete() -> bool:
+                await asyncio.sleep(0.5)  # the whole topic is read each time
                 return len(await published(kafka_bootstrap)) >= 4 * TALKS
 
             await until(complete, within_s=120)
