@@ -11,7 +11,7 @@ VOTES = 3
 
 
 def endpoint(judge, **limits):
-    return {"judge": ModelEndpoint(url=judge.url, model="judge-1", timeout_s=0.5, **limits)}
+    return {"judge": ModelEndpoint(url=judge.url, model="judge-1", timeout_s=1.0, **limits)}
 
 
 class JudgedRecipe(WordsRecipe):
