@@ -53,6 +53,7 @@ def _tiny() -> Demonstration:
         max_tokens=6,
         batch=32,
         minutes=3,
+        goal=0.6,
     )
 
 
