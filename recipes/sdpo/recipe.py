@@ -45,7 +45,8 @@ class SDPORecipe(WeightRecipe):
     shown: ClassVar[str] = (
         "tiny model, 800 attempts, three seeds: mean rate above that of GRPO by 0.077 "
         "[0.070, 0.084] from 0.1, by 0.027 [0.003, 0.051] from 0.3 "
-        "(python -m tests.methods.sdpo --steps 25)"
+        "(python -m tests.methods.sdpo --steps 25). Through the stack, one seed: 0.167 -> 0.917 "
+        "[0.877, 0.945] in 7 steps, GRPO as fast (`reef demo --recipe sdpo --arms all`)"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs

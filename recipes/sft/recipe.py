@@ -33,6 +33,11 @@ class SFTRecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="accepted answers, or demonstrations", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "the greeting that users accept, one seed: 0.167 [0.102, 0.261] -> 0.938 [0.899, 0.962] in "
+        "69 s; permuted acceptance 0.010 [0.003, 0.039], all answers 0.000 (`reef demo --recipe "
+        "sft --arms all --minutes 1.5`)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
