@@ -281,7 +281,8 @@ def test_models_are_read_with_their_limits():
     assert served.models["served"].limits == {"tokens": 100}
 
 
-async def test_a_model_that_knows_no_max_tokens_is_told_the_limit_by_its_own_name(host, judge):
+async def test_a_model_that_knows_no_max_tokens_is_told_the_limit_by_its_own_name(tmp_path, judge):
+    host = Host(tmp_path, judge, timeout_s=20.0)
     judge.refused = ("max_tokens",)
 
     async def three(ctx):
@@ -292,6 +293,7 @@ async def test_a_model_that_knows_no_max_tokens_is_told_the_limit_by_its_own_nam
     assert [body.get("max_completion_tokens") for body in judge.bodies[-4:]] == [7] * 4
     assert "max_tokens" not in judge.bodies[-1]
     assert judge.calls == 7, "it is told once"
+    await host.close()
 
 
 async def test_a_model_that_takes_no_such_temperature_is_waited_for(host, judge):
