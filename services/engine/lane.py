@@ -113,7 +113,8 @@ class Lane:
         if isinstance(logits, Failed):  # each is read alone now, and fails alone
             self._apart = len(works)
             return 0
-        del self._queue[: len(works)]
+        # Users and others may have queued requests during the forward.
+        self._queue = [work for work in self._queue if work not in works]
         for source, work in enumerate(works):
             self._counters.prompt_tokens += len(work.prompt_ids)
             posts += self._join(work, logits[source : source + 1], version, source)

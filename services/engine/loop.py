@@ -1,7 +1,5 @@
 """The generation loop: a thread that reads prompts and steps the batches."""
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -18,6 +15,7 @@ from services.engine.domain.outputs import Delta, Failed
 from services.engine.domain.share import BackgroundShare
 from services.engine.domain.work import Counters, Post, T, Work
 from services.engine.lane import Lane
+from services.engine.orders import Orders
 from services.engine.runner import ModelRunner
 from services.engine.settings import Settings
 
@@ -30,42 +28,6 @@ class PauseMode(Enum):
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
-
-
-class Orders:
-    """A queue of functions. Every function in it is run, also after `close`."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def put(self, order: Callable[[], None]) -> None:
-        """Queue a function. Raises `EngineStoppedError` once closed."""
-        with self._lock:
-            if self._closed:
-                raise EngineStoppedError("the generation loop has stopped")
-            self._queue.put(order)
-
-    def call(self, action: Callable[[], T]) -> "Future[T]":
-        """Like `put`; the future gets the result or the error of `action`."""
-        future: Future[T] = Future()
-        self.put(lambda: _settle(future, action))
-        return future
-
-    def take(self, wait_s: float | None) -> None:
-        """Run every order at hand; wait for the first at most `wait_s` seconds (None: for ever)."""
-        if wait_s != 0:
-            with contextlib.suppress(queue.Empty):
-                self._queue.get(timeout=wait_s)()
-        while not self._queue.empty():
-            self._queue.get_nowait()()
-
-    def close(self) -> None:
-        """Refuse further orders and run the last."""
-        with self._lock:
-            self._closed = True
-        self.take(0)
 
 
 @dataclass(eq=False)
@@ -95,6 +57,9 @@ class GenerationLoop:
         self._drained: list[Future[None]] = []
         self._stopping = False
         self._read_next = True
+        # The background unit in progress is charged up to here.
+        self._charged_until = 0.0
+        self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="generation-loop", daemon=True)
 
     def start(self) -> None:
@@ -137,7 +102,7 @@ class GenerationLoop:
 
     def submit(self, work: Work) -> None:
         """Queue a request. Raises `EngineStoppedError`, as every order does."""
-        self._orders.put(lambda: self.lane(background=work.background).submit(work))
+        self._orders.put(partial(self._submit, work), submission=True)
 
     def cancel(self, request_id: str) -> None:
         """Forget a request and deliver no more of it; unknown ids are ignored."""
@@ -157,17 +122,16 @@ class GenerationLoop:
         return self.call(self._do_resume)
 
     def _run(self) -> None:
-        crash: Exception | None = None
         try:
             while not self._stopping:
                 self._tick()
         except Exception as error:  # noqa: BLE001  the top of the thread: the node ends with it
-            crash = error
+            self._crash = error
         self._stopping = True
         self._fail_everything()
-        if crash is not None:
-            log.error("generation_loop_crashed", exc_info=crash)
-            self.on_crash(crash)
+        if self._crash is not None:
+            log.error("generation_loop_crashed", exc_info=self._crash)
+            self.on_crash(self._crash)
 
     def _tick(self) -> None:
         self._orders.take(self._idle_s())
@@ -206,18 +170,44 @@ class GenerationLoop:
         self._share.users_worked(start, time.perf_counter())
 
     def _serve_background(self) -> None:
-        # One unit, a chunk of a prompt or a step: users' requests come in between two units.
+        # One unit, a chunk of a prompt or a step: users' requests come in between two units, and
+        # between two layers of a unit.
         admit, start = self._pause is None, time.perf_counter()
         lane = self.background
         if not self._has_work(lane, admit=admit) or self._share.wait_s(start) > 0:
             return
         self._read_next = lane.can_read(admit=admit) and (self._read_next or not lane.batch.rows)
-        if self._read_next:
-            self._post(lane.read(self.settings.background_chunk_tokens, self.version, admit=admit))
-        else:
-            self._post(lane.step(self.version))
+        self._charged_until = start
+        with self.runner.interrupted_by(self._let_users_pass):
+            if self._read_next:
+                chunk = self.settings.background_chunk_tokens
+                posts = lane.read(chunk, self.version, admit=admit)
+            else:
+                posts = lane.step(self.version)
+        self._share.background_worked(self._charged_until, time.perf_counter())
         self._read_next = not self._read_next
-        self._share.background_worked(start, time.perf_counter())
+        self._post(posts)
+        if self._crash is not None:
+            raise self._crash
+
+    def _let_users_pass(self) -> None:
+        # Weights, rows and pauses stay as they are until the unit ends: only submissions are taken.
+        if self._crash is not None:
+            return
+        self._share.background_worked(self._charged_until, time.perf_counter())
+        try:
+            while self._orders.take_submissions():
+                wait_s = self._share.wait_s(time.perf_counter())
+                if wait_s <= 0:
+                    break
+                if self._has_work(self.users, admit=self._pause is None):
+                    self._serve_users()
+                    self._flush()
+                else:
+                    self._orders.take_submissions(wait_s)
+        except Exception as error:  # noqa: BLE001  the loop's own: the background unit goes on
+            self._crash = error
+        self._charged_until = time.perf_counter()
 
     def _post(self, posts: list[Post]) -> None:
         for _, event in posts:
@@ -233,6 +223,11 @@ class GenerationLoop:
         if self._outbox:
             posts, self._outbox = self._outbox, []
             self.deliver(posts)
+
+    def _submit(self, work: Work) -> None:
+        self.lane(background=work.background).submit(work)
+        if not work.background:
+            self._share.users_came(time.perf_counter())
 
     def _cancel(self, request_id: str) -> None:
         for lane in self._lanes:
@@ -272,12 +267,3 @@ class GenerationLoop:
             self._outbox += [(work.sink, stopped) for work in lane.works()]
             lane.clear()
         self._flush()
-
-
-def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(action())
-    except Exception as error:  # noqa: BLE001  it belongs to the caller, through the future
-        future.set_exception(error)

@@ -66,7 +66,7 @@ class LoraLayers:
     # They exist only while adapters are in use: each costs its layer some microseconds a call.
 
     def __init__(self, model: nn.Module) -> None:
-        self._groups: tuple[AdapterGroup, ...] = ()
+        self.groups: tuple[AdapterGroup, ...] = ()
         modules = model.named_modules()
         self._layers = {name: layer for name, layer in modules if isinstance(layer, nn.Linear)}
         self._hooks: list[RemovableHandle] = []
@@ -77,21 +77,21 @@ class LoraLayers:
 
     def use(self, groups: tuple[AdapterGroup, ...]) -> None:
         """Set the adapters of the forwards that follow."""
-        self._groups = groups
+        self.groups = groups
         if groups and not self._hooks:
             layers = self._layers.items()
             self._hooks = [layer.register_forward_hook(self._hook(name)) for name, layer in layers]
 
     def rest(self) -> None:
         """Remove the hooks."""
-        self._groups = ()
+        self.groups = ()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def _hook(self, name: str) -> Any:
         def add_deltas(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            for group in self._groups:
+            for group in self.groups:
                 delta = group.adapter.deltas.get(name)
                 if delta is None:
                     continue

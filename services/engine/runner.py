@@ -1,12 +1,14 @@
 """Forward passes of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from services.engine.breaks import LayerBreaks
 from services.engine.kv import KVRows
 from services.engine.lora import Adapter, AdapterGroup, LoraLayers
 
@@ -36,6 +38,7 @@ class ModelRunner:
         self.model: nn.Module = model
         self.vocab_size = int(config.vocab_size)
         self.lora = LoraLayers(model)
+        self._breaks = LayerBreaks(model)
         self._columns = torch.arange(length)
         self._probe_rows = KVRows(rows=1, length=1, **self._sizes)
 
@@ -46,6 +49,16 @@ class ModelRunner:
     def probe(self) -> None:
         """A forward of a single token. Raises if the model cannot step."""
         self.prefill([0], 0, None, self._probe_rows, all_logits=False)
+
+    def interrupted_by(self, action: Callable[[], None]) -> AbstractContextManager[None]:
+        """Run `action` before each layer of the forwards inside; it may use other rows."""
+
+        def keeping_adapters() -> None:
+            groups = self.lora.groups
+            action()
+            self.lora.use(groups)
+
+        return self._breaks.running(keeping_adapters)
 
     @torch.inference_mode()
     def prefill(

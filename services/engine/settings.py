@@ -25,9 +25,9 @@ class Settings(EnvironmentSettings):
     """Requests that may wait for a row before new ones get 503."""
     prefill_chunk_tokens: int = Field(default=256, ge=1)
     """Prompt tokens read between two decode steps: the bound on how long others wait."""
-    background_chunk_tokens: int = Field(default=16, ge=1)
+    background_chunk_tokens: int = Field(default=32, ge=1)
     """The same for prompts of background requests (`priority` above 0)."""
-    background_share: float = Field(default=0.08, gt=0, lt=1)
+    background_share: float = Field(default=0.1, gt=0, lt=1)
     """Share of the time that background requests get while users are served."""
     background_linger_s: float = Field(default=0.1, ge=0)
     """Users count as present for this long after their last work."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-MOST_CREDIT_S = 0.1
+MOST_CREDIT_S = 0.02
 
 
 @dataclass(slots=True)
@@ -25,6 +25,10 @@ class BackgroundShare:
         earned = (end - start) * self.share / (1 - self.share)
         self._credit_s = min(self._credit_s + earned, MOST_CREDIT_S)
         self._present_until = end + self.linger_s
+
+    def users_came(self, now: float) -> None:
+        """Users have sent a request."""
+        self._present_until = max(self._present_until, now + self.linger_s)
 
     def background_worked(self, start: float, end: float) -> None:
         if self.users_present(start):
