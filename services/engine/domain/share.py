@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-MOST_CREDIT_S = 0.02
+MOST_CREDIT_S = 0.03
 
 
 @dataclass(slots=True)
