@@ -86,7 +86,9 @@ async def run(options: argparse.Namespace) -> Table:
 
     if options.quick:
         options.steps, options.seconds = 1, 1.0
-    told = variant(config.load(options.config), Arm("bench", knobs={"steps": options.steps}), {})
+    told = variant(
+        config.load(options.config), Arm("bench", knobs={"steps": options.steps}), {}, {}
+    )
     with tempfile.TemporaryDirectory() as state:
         async with embedded_stack(told, Path(state), Options(default_ports=False)) as stack:
             alone, beside, search_s = await measure(stack.urls["gateway"], options)
