@@ -286,3 +286,25 @@ async def test_a_malformed_response_is_refused(
     answer = await bench.http.post("/v1/responses", json={"model": "reef", **fields})
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/messages/count_tokens"])
+async def test_other_methods_and_bodies_are_refused(bench: Bench, path: str) -> None:
+    assert (await bench.http.get(path)).status_code == 405
+    deep = b'{"max_tokens": 1, "messages": ' + b"[" * 900 + b"]" * 900 + b"}"
+    for body in (b"", b"[]", b"{", b"null", deep):
+        answer = await bench.http.post(path, content=body)
+        assert answer.status_code == 400, (body[:40], answer.text)
+        assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": None}]}])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_an_answer_that_is_no_chat_is_the_nodes_fault(
+    bench: Bench, path: str, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.gateway.stub_engine.whole", lambda _body: answer)
+    body = ASK if path == "/v1/messages" else {"model": "reef", "input": "Hi"}
+    found = await bench.http.post(path, json=body)
+    assert found.status_code == 502
+    assert "no chat" in found.json()["error"]["message"]

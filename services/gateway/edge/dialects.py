@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from services.gateway.domain.dialects import COUNT_TOKENS, MESSAGES, RESPONSES
 from services.gateway.domain.dialects.base import (
@@ -38,6 +38,7 @@ TRANSLATORS: Mapping[str, type[Translator]] = {
     Messages.api: MessageEvents,
     Responses.api: ResponseEvents,
 }
+_MALFORMED = (AttributeError, IndexError, KeyError, TypeError)
 EARLIER_S = 3.0  # an earlier response's record is in the store soon after its answer
 
 
@@ -64,6 +65,14 @@ class DialectOutlet(AsgiOutlet):
         if self.event_stream:
             await super().start(status, headers)
 
+    async def send(self, message: Message) -> None:
+        """Relay a message of the control application: it refuses other methods."""
+        if message["type"] == "http.response.body":
+            body, more = message.get("body", b""), message.get("more_body", False)
+            await self.write(body, more=more)
+        else:
+            await super().send(message)
+
     async def write(self, data: bytes, *, more: bool) -> None:
         """Translate a piece of the body."""
         if self.event_stream and self.turn is not None:
@@ -83,7 +92,10 @@ class DialectOutlet(AsgiOutlet):
         except orjson.JSONDecodeError:
             return raw
         if self.status < 400 and self.turn is not None:
-            return orjson.dumps(self._dialect.answer(self.turn, body))
+            try:
+                return orjson.dumps(self._dialect.answer(self.turn, body))
+            except _MALFORMED:
+                self.status, body = 502, {"error": _unreadable()}
         error = body.get("error") if isinstance(body, dict) else None
         return orjson.dumps(self._dialect.error(self.status, error or {"message": ""}))
 
@@ -93,19 +105,27 @@ class DialectOutlet(AsgiOutlet):
             self._translator = TRANSLATORS[self._dialect.api](turn)
             found += self._translator.begin()
         for frame in self._frames.feed(data):
-            text = data_of(frame)
-            if self._failed or not text:
-                continue
-            if text == b"[DONE]":
-                found += self._translator.end()
-                continue
-            chunk = orjson.loads(text)
-            if "error" in chunk:
-                self._failed = True
-                found += self._translator.failure(chunk["error"])
-            else:
-                found += self._translator.chunk(chunk)
+            if (text := data_of(frame)) and not self._failed:
+                found += self._event(self._translator, text)
         return b"".join(map(event, found))
+
+    def _event(self, translator: Translator, text: bytes) -> list[dict[str, Any]]:
+        if text == b"[DONE]":
+            return translator.end()
+        try:
+            chunk = orjson.loads(text)
+            if "error" not in chunk:
+                return translator.chunk(chunk)
+            error = chunk["error"]
+        except (*_MALFORMED, orjson.JSONDecodeError):
+            error = _unreadable()
+        self._failed = True
+        return translator.failure(error)
+
+
+def _unreadable() -> dict[str, Any]:
+    words = "The serving node sent an answer that is no chat."
+    return {"message": words, "type": "server_error", "code": "upstream_invalid"}
 
 
 @dataclass(frozen=True, slots=True)

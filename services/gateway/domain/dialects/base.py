@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import orjson
 
 from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.exchange import check_depth
 
 Json = dict[str, Any]
 CHAT_PATH = "/v1/chat/completions"
@@ -105,6 +106,7 @@ class Dialect(ABC):
             raise invalid(None, f"The request body is not valid JSON: {error}.") from None
         if not isinstance(body, dict):
             raise invalid(None, "The request body must be a JSON object.")
+        check_depth(raw, body)
         chat = self.chat(body, spelling)
         stream = body.get("stream")
         if stream not in (None, True, False):
