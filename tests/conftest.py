@@ -74,6 +74,9 @@ def _without_chdb(*args, **options):
     return _get_client(*args, **options)
 
 
+BASE_LOGS: dict[str, object] = {}
+
+
 @pytest.fixture(autouse=True, scope="session")
 def loggers_that_can_be_captured() -> Iterator[None]:
     """A logger that was cached keeps its processors for good: after a test that sets a service up, others would capture nothing of it."""
@@ -82,7 +85,15 @@ def loggers_that_can_be_captured() -> Iterator[None]:
         # The usual renderer shows the local variables of each frame: 0.2 s of CPU an exception.
         plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
+        BASE_LOGS.update(structlog.get_config())
         yield
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were(loggers_that_can_be_captured: None) -> None:
+    """A service that a test sets up may drop levels that another test wants to see."""
+    if structlog.get_config() != BASE_LOGS:
+        structlog.configure(**BASE_LOGS)
 
 
 def _uncached(configure, *, cache_logger_on_first_use=False, **options):

@@ -12,7 +12,8 @@ from types import FrameType
 def _stop(_number: int, _frame: FrameType | None) -> None:
     # os.write: a buffered write cannot be entered twice, and the signal may interrupt one.
     os.write(sys.stderr.fileno(), b"reef: stopped before anything was started\n")
-    raise SystemExit(128 + signal.SIGINT)
+    # No exception: it would be raised inside of a recipe's import, which may catch it.
+    os._exit(128 + signal.SIGINT)
 
 
 def app() -> None:

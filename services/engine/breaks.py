@@ -13,8 +13,9 @@ class LayerBreaks:
     def __init__(self, model: Any) -> None:
         modules: Iterator[nn.Module] = model.modules()
         layers = next((module for module in modules if isinstance(module, nn.ModuleList)), ())
-        self._head: nn.Module = model.get_output_embeddings()
-        self._modules: list[nn.Module] = [*layers, self._head]
+        head: nn.Module | None = model.get_output_embeddings()
+        self._after: list[nn.Module] = [head] if head is not None else []
+        self._modules: list[nn.Module] = [*layers, *self._after]
 
     @contextlib.contextmanager
     def running(self, action: Callable[[], None]) -> Iterator[None]:
@@ -31,7 +32,7 @@ class LayerBreaks:
                     within = False
 
         hooks = [module.register_forward_pre_hook(pause) for module in self._modules]
-        hooks.append(self._head.register_forward_hook(pause))
+        hooks += [module.register_forward_hook(pause) for module in self._after]
         try:
             yield
         finally:

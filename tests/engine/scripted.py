@@ -22,6 +22,9 @@ class ScriptedModel(nn.Module):
         self._start = 0
         self.delay_s = 0.0
 
+    def get_output_embeddings(self) -> None:
+        """It has neither layers nor an output layer."""
+
     def forward(
         self, ids: torch.Tensor, _mask: torch.Tensor, positions: torch.Tensor, _kv: Any, **_: Any
     ) -> Any:

@@ -526,9 +526,10 @@ async def test_a_store_of_before_the_trees_goes_on(tmp_path: Path) -> None:
         ("sessions", rows.SESSIONS, session),
     ):
         new = {"caller", "nodes", "request_hashes", "sampling", "loads", "session_end"}
+        new |= {"harness", "dialect"}
         old = {name: read for name, read in columns.items() if name not in new}
         await database.insert(table, list(old), [[read(item)] for read in old.values()])
-    assert await database.migrate() == [5, 6, 7]
+    assert await database.migrate() == [5, 6, 7, 8]
     service = make(database, Settings())
     await service.handlers.on_start()
     retry = inference((user("a"),), "B", prompt=(1,), sampled=(5,), at=1)

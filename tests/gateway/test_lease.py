@@ -62,10 +62,10 @@ class Renewed(MemoryKeyStore):
 
 
 async def kept(lease: Lease, key_store: Renewed, renewals: int) -> None:
-    """Until so many renewals have ended."""
+    """Until so many renewals have ended, or it has given up."""
     keeping = asyncio.create_task(lease.keep())
     async with asyncio.timeout(60):
-        while len(key_store.began) <= renewals:
+        while len(key_store.began) <= renewals and not keeping.done():
             await asyncio.sleep(0.001)
     keeping.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -196,16 +196,17 @@ class RecipeThread:
 
     def _abandon(self, place: _Loop) -> None:
         culprit, blocked = place.culprit(), f"blocks its thread for {place.blocked_s:.0f} s"
-        if self._loop is place:
-            self._loop = None
-            self._hanging.append(place)
-            place.kill()
         log.warning("recipe_thread_abandoned", recipe=self.name, call=culprit and culprit.name)
+        # Before the thread is ended: its end cancels the calls, which would be their reason then.
         for call in list(place.calls):
             if culprit in (None, call):
                 _fail(call, RecipeTimeout(f"{self.name}: {call.name} {blocked}"))
             else:
                 _fail(call, Interrupted(f"{self.name}: another call {blocked}"))
+        if self._loop is place:
+            self._loop = None
+            self._hanging.append(place)
+            place.kill()
 
 
 def _start(
