@@ -1,7 +1,9 @@
 """The installation on a user's machine: whole, again, cut off, changed, unsafe."""
 
 import json
+import resource
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -209,6 +211,25 @@ def test_a_disk_that_is_full_leaves_the_installed_version(
     assert "npm could not install" in done.stderr
     assert machine.started("-p", "x")["argv"] == ["-p", "x"]
     assert "is updated from r1" in installed(machine, other)
+
+
+def test_a_disk_that_takes_half_of_a_file_leaves_the_installed_version(
+    machine: Machine, gateway: FakeGateway
+) -> None:
+    installed(machine, plan(FIRST, "r1", gateway))
+    carried = machine.home / "plan.json"
+    carried.write_text(json.dumps(plan(SECOND, "r2", gateway)))
+    half = carried.stat().st_size // 2
+    program = str(machine.root / "reef-agent.mjs")
+    done = subprocess.run(
+        ("node", program, "install", str(carried)), env=machine.env, capture_output=True,
+        text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (half, half)),
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert machine.started("-p", "x")["argv"] == ["-p", "x"]
+    assert json.loads((machine.root / "plan.json").read_text())["release"] == "r1"
+    assert "is updated from r1" in installed(machine, plan(SECOND, "r2", gateway))
 
 
 def test_an_installation_that_was_cut_off_is_finished_by_the_next_start(

@@ -50,7 +50,7 @@ function write(file, bytes, mode = 0o600) {
   fs.rmSync(next, { force: true });
   const handle = fs.openSync(next, "wx", mode);
   try {
-    fs.writeSync(handle, bytes);
+    fs.writeFileSync(handle, bytes); // all of it: writeSync may take a part and say nothing
     fs.fsyncSync(handle);
   } finally {
     fs.closeSync(handle);
