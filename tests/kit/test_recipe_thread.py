@@ -1,9 +1,11 @@
 """The thread of a recipe: what blocks, hangs or exits there holds up this recipe alone."""
 
 import asyncio
+import gc
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -144,3 +146,29 @@ async def test_the_number_of_blocked_threads_is_bounded(thread):
         while thread.facts()["abandoned"]:
             await asyncio.sleep(0.05)
     assert await thread.call(answer, 1, timeout_s=5.0)
+
+
+async def test_a_call_that_waits_behind_a_blocked_one_is_not_begun(thread):
+    """The end of the thread runs what is queued there: no coroutine is made and then left."""
+
+    async def patient():
+        await asyncio.sleep(60)
+
+    async def call_behind():
+        await asyncio.sleep(0.3)
+        return await thread.call(answer, 4, timeout_s=30.0)
+
+    other = asyncio.create_task(thread.call(patient, timeout_s=None))
+    behind = [asyncio.create_task(call_behind()) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    with pytest.raises(RecipeTimeout, match="blocks its thread"):
+        await thread.call(spin, timeout_s=30.0)
+    for refused in await asyncio.gather(other, *behind, return_exceptions=True):
+        assert isinstance(refused, Interrupted), refused
+    async with asyncio.timeout(5):
+        while thread.facts()["abandoned"]:
+            await asyncio.sleep(0.05)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert not seen

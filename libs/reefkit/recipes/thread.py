@@ -212,9 +212,17 @@ class RecipeThread:
 def _start(
     place: _Loop, call: _Call, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
 ) -> None:
+    if place.ended or call.result.done():  # it was queued behind a call that blocked the thread
+        _fail(call, Interrupted(f"{call.name} was not begun"))
+        return
     context = contextvars.copy_context()
     context.run(_CALL.set, call)
-    call.task = place.loop.create_task(_settle(call, function, arguments), context=context)
+    work = _settle(call, function, arguments)
+    try:
+        call.task = place.loop.create_task(work, context=context)
+    except BaseException:  # the thread's end is raised anywhere
+        work.close()
+        raise
 
 
 def _cancel(call: _Call) -> None:
