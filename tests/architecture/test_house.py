@@ -21,7 +21,7 @@ AT_MOST = {
     # 26,000 for the house with two methods. Each method that the mission names is a
     # folder of 150 to 600 lines, and the protocol that gives them room is 4,500. The harness
     # reaches agents and plain clients in 700, and the formats of two vendors are 900.
-    "code lines": 38_000,
+    "code lines": 42_000,
     "files over 300 lines": 0,
     "functions over 60 lines": 0,
     "function length, 90th percentile": 25,
