@@ -21,6 +21,7 @@ from reefcommon.harness.render import (
     name_of,
     rules_and_memory,
 )
+from reefcommon.harness.trajectory import Step, Trajectory, json_lines
 from reefcommon.harness.tree import Tree
 
 # Provider, model and network are the binding's; packages, extensions and shells would run code.
@@ -49,6 +50,7 @@ class Pi(Agent):
         Package("@earendil-works/pi-coding-agent", "1.6.0", "dist/cli.js", "22.19.0"),
         Package("@mariozechner/pi-coding-agent", "0.73.1", "dist/cli.js", "20.6.0"),
     )
+    session_logs = "sessions/**/*.jsonl"
     headless_flags = frozenset({"-p", "--print", "--mode", "--version", "-v", "--help", "-h"})
 
     def tree_files(self, tree: Tree) -> dict[str, bytes]:
@@ -81,6 +83,37 @@ class Pi(Agent):
 
     def headless(self, task: str) -> Sequence[str]:
         return ("--mode", "json", "-p", task)
+
+    def trajectory(self, log: str, printed: str) -> Trajectory:  # noqa: ARG002
+        # `--mode json` ends with 0 whatever happened: the last message of the model says it.
+        rows = (row.get("message") for row in json_lines(log) if row.get("type") == "message")
+        messages = [row for row in rows if isinstance(row, dict)]
+        steps = tuple(step for step in map(_step, messages) if step is not None)
+        answers = [row for row in messages if row.get("role") == "assistant"]
+        if not answers:
+            return Trajectory(steps, "the model gave no answer")
+        if answers[-1].get("stopReason") in ("error", "aborted"):
+            return Trajectory(steps, str(answers[-1].get("errorMessage") or "the model failed"))
+        return Trajectory(steps)
+
+
+_ROLES: Mapping[str, Any] = {"user": "user", "assistant": "assistant", "toolResult": "tool"}
+
+
+def _step(message: Mapping[str, Any]) -> Step | None:
+    if (role := _ROLES.get(message.get("role", ""))) is None:
+        return None
+    content = message.get("content")
+    if isinstance(content, str):
+        return Step(role, content)
+    parts = [part for part in content or () if isinstance(part, dict)]
+    text = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+    calls = tuple(
+        (str(part.get("name")), part.get("arguments") or {})
+        for part in parts
+        if part.get("type") == "toolCall"
+    )
+    return Step(role, text, calls)
 
 
 def _provider(place: Place) -> dict[str, Any]:

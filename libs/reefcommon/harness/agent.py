@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from reefcommon.errors import BadConfig
 from reefcommon.harness.admission import Adapter
+from reefcommon.harness.trajectory import Trajectory
 from reefcommon.harness.tree import NAME_PATTERN, Tree
 
 HOME, ROOT = "{home}", "{root}"
@@ -69,6 +70,16 @@ class Agent(ABC):
 
     # arguments of a user's start that mean a run without a terminal
     headless_flags: ClassVar[frozenset[str]] = frozenset()
+    # pattern of its session logs below its folder; empty: what it prints is its log
+    session_logs: ClassVar[str] = ""
+
+    def trajectory(self, log: str, printed: str) -> Trajectory:
+        """Return a headless run, from its session log and the last part of what it printed.
+
+        An agent without it cannot work on the tasks of an evaluation.
+        """
+        # `failure` is set if the model or the agent failed, whatever the exit code says.
+        raise NotImplementedError
 
     def files(self, tree: Tree, place: Place) -> dict[str, bytes]:
         """Return every file of an installation. Raises ValueError if two are the same."""
@@ -76,6 +87,10 @@ class Agent(ABC):
         if ours.keys() & own.keys():
             raise ValueError(f"{self.name} writes {sorted(ours.keys() & own.keys())} twice")
         return ours | own
+
+
+def runs_episodes(agent: Agent) -> bool:
+    return type(agent).trajectory is not Agent.trajectory
 
 
 def find_agent(name: str) -> Agent:
