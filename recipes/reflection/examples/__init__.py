@@ -1,0 +1,1 @@
+"""Tasks that the examples of harness recipes share."""

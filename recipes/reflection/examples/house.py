@@ -1,0 +1,44 @@
+"""A house style that no model can guess: prices, dates and names have forms of their own."""
+
+# The verifier's words say the style; a question never does.
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WORDS = {
+    "price": "Prices are stated in cents, as a bare number.",
+    "date": "Dates are stated as year-month-day, in digits.",
+    "name": "Names are stated with the family name first, in capitals, then a comma.",
+}
+_PEOPLE = ("Ann Lee", "Tom Hill", "Eva Stone", "Max Wood", "Ida Field")
+_PEOPLE_MORE = ("Jon Lake", "Mia Park", "Leo Ford", "Zoe Marsh", "Kim West")
+
+
+def _tasks(first: int, people: Sequence[str]) -> list[dict[str, Any]]:
+    tasks: list[dict[str, Any]] = []
+    for number, person in enumerate(people, first):
+        given, family = person.split()
+        asked = {
+            "price": (f"A pen costs {number} euros and 50 cents. State its price.", f"{number}50"),
+            "date": (
+                f"The shop opens on {number} May 2026. State the date.",
+                f"2026-05-{number:02d}",
+            ),
+            "name": (f"{person} asks for a table. State the name.", f"{family.upper()}, {given}"),
+        }
+        tasks += [
+            {"id": f"{kind}-{number}", "prompt": prompt, "kind": kind, "wanted": wanted}
+            for kind, (prompt, wanted) in asked.items()
+        ]
+    return tasks
+
+
+TRAIN = _tasks(1, _PEOPLE)
+VALIDATION = _tasks(11, _PEOPLE_MORE[:3])
+HELD_OUT = _tasks(21, _PEOPLE_MORE[3:] + _PEOPLE[:1])
+
+
+def score(task: Mapping[str, Any], answer: str) -> tuple[float, str]:
+    """Return 1.0 if the answer is in the style of the house, and words about it."""
+    right = answer.strip().rstrip(".") == task["wanted"]
+    return float(right), "right" if right else WORDS[task["kind"]]
