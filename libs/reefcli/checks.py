@@ -53,6 +53,7 @@ def check_config(config: ServeConfig) -> None:
         any(isinstance(each, Evaluator) for each in own)
         or config.evaluation.tasks
         or config.evaluation.score
+        or config.evaluation.runner
     ):
         # Imported here for the same reason.
         from services.evaluator.plans import Plans

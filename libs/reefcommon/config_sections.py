@@ -4,12 +4,15 @@ import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from reefcommon.config_agent import AgentSection
+from reefcommon.evaluator import Runner
 from reefcommon.events import Policy, Sampling
 from reefcommon.ids import SCENARIO_PATTERN
 
@@ -154,6 +157,11 @@ _PLACES: Mapping[Apply, Literal["system", "user_end"] | None] = {
 ApplyByScenario = Annotated[
     Apply | dict[str, Apply], _by_scenario(str, form=f"one of {', '.join(_PLACES)}", among=_PLACES)
 ]
+_RUNNERS = get_args(Runner)
+RunnerByScenario = Annotated[
+    Runner | dict[str, Runner] | None,
+    _by_scenario(str, NoneType, form=f"one of {', '.join(_RUNNERS)}", among=(*_RUNNERS, None)),
+]
 ScoreByScenario = Annotated[str | dict[str, str], _by_scenario(str, form="package.module:function")]
 
 
@@ -166,6 +174,12 @@ class EvaluationSection(Section):
     score: ScoreByScenario = ""
     """package.module:function (task, answer) -> finite float, higher is better, or (float, words);
     or a mapping from scenarios to these; absent: the recipe's own"""
+    runner: RunnerByScenario = None
+    """what answers a task: chat (the model), program (the program in its answer) or agent (a run of
+    an agent that is installed with the harness); or a mapping from scenarios to these; absent: the
+    recipe's own, else chat"""
+    agent: AgentSection = AgentSection()
+    """the agent of runner `agent`"""
     policy: Policy | None = None
     """the rule that selects; absent: the recipe's own, else paired_confidence with tasks and
     no_regression by held-out samples"""
@@ -195,6 +209,12 @@ class EvaluationSection(Section):
 
     def score_of(self, scenario: str) -> str:
         return of_scenario(self.score, scenario, "")
+
+    def runner_of(self, scenario: str) -> Runner | None:
+        if self.runner is None:
+            return None
+        nothing: Runner = "chat"
+        return of_scenario(self.runner, scenario, nothing)
 
 
 class HarnessSection(Section):

@@ -21,7 +21,7 @@ Score = float | tuple[float, str]
 ScoreFunction = Callable[[Any, Any], Any]
 """(task as given, outcome) -> Score."""
 
-Runner = Literal["chat", "program"]
+Runner = Literal["chat", "program", "agent"]
 
 MAX_WORDS = 500
 """Characters of a verifier's words that are kept."""
@@ -43,7 +43,8 @@ class Evaluator:
     # Its methods run in threads, with a time limit.
 
     runner: Runner = "chat"
-    # The outcome of an answer: the text itself, or the end of the `program` in it.
+    # The outcome of an answer: the text itself, or the end of the `program` in it. `agent`: the end
+    # of an agent's run on the task (`reefcommon.harness.trajectory.AgentOutcome`).
     policy: Policy | None = None
     # Compares tasks, or held-out samples; None: the default.
     exact: bool = False
@@ -63,7 +64,7 @@ class Evaluator:
         return blocks[-1] if blocks else answer
 
     def score(self, task: Any, outcome: Any) -> Score:
-        """Score a text (`chat`) or a `recipe_context.Outcome` (`program`). Higher is better."""
+        """Score a text (`chat`), `Outcome` (`program`) or `AgentOutcome`. Higher is better."""
         raise NotImplementedError
 
     def judge_files(self, directory: Path) -> Score:

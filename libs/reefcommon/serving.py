@@ -53,6 +53,9 @@ class ServingNode(Protocol):
     async def models(self) -> dict[str, str | None]:
         """Return name -> path of the adapter, or root of the base model."""
 
+    async def context_tokens(self) -> int | None:
+        """Return the longest prompt and completion together, if the node says it."""
+
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a LoRA adapter. May be repeated."""
 

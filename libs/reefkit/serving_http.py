@@ -35,6 +35,12 @@ class HttpServingNode:
         with self._reading("/v1/models"):
             return {row["id"]: row.get("root") for row in body["data"]}
 
+    async def context_tokens(self) -> int | None:
+        body = await self._call("GET", "/v1/models", timeout_s=10)
+        with self._reading("/v1/models"):
+            said = [row.get("max_model_len") for row in body["data"]]
+            return min((n for n in said if type(n) is int and n > 0), default=None)
+
     async def load_adapter(self, name: str, path: str) -> None:
         if (await self.models()).get(name) == path:
             return

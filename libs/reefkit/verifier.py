@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.evaluator import Evaluator, Scored, ScoreFunction, Task, as_scored
+from reefcommon.evaluator import Evaluator, Runner, Scored, ScoreFunction, Task, as_scored
 from reefcommon.recipe_context import Limits, Outcome
 from reefkit.jobs.faults import MAX_HANGING, BoundedCall, StepTimeout, place_of
 
@@ -23,7 +23,10 @@ class RunProgram(Protocol):
 
 @dataclass(slots=True)
 class Verifier:
-    """The verifier of a scenario's candidates. `function` None: it judges files alone."""
+    """The verifier of a scenario's candidates. `function` None: it judges files alone.
+
+    `runner` wins over the evaluator's own.
+    """
 
     # A slow verifier holds up no other: each has threads of its own.
 
@@ -32,6 +35,7 @@ class Verifier:
     evaluator: Evaluator = field(default_factory=Evaluator)
     limit_s: float = 120.0
     run: RunProgram | None = None
+    runner: Runner | None = None
     _call: BoundedCall[list[Scored]] = field(init=False)
     _late: list[threading.Event] = field(default_factory=list)
     _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
@@ -40,9 +44,9 @@ class Verifier:
         self._call = BoundedCall(f"{self.name}: verifier", self.limit_s)
 
     async def scores(
-        self, task: Task, answers: Sequence[str], function: ScoreFunction | None = None
+        self, task: Task, answers: Sequence[Any], function: ScoreFunction | None = None
     ) -> list[Scored]:
-        """Score answers to a task, by `function` if it is given.
+        """Score answers to a task (of runner `agent` outcomes), by `function` if it is given.
 
         Raises:
             VerifierFailed: there is no score.
@@ -53,7 +57,7 @@ class Verifier:
             raise VerifierFailed(f"{self.name}: no function scores the answers to tasks")
         given: Any = dict(task.given) if isinstance(task.given, Mapping) else task.given
         outcomes: Sequence[Any] = answers
-        if self.evaluator.runner == "program":
+        if (self.runner or self.evaluator.runner) == "program":
             outcomes = [await self._program(given, answer) for answer in answers]
         return await self._bounded(
             lambda: [as_scored(function(given, outcome)) for outcome in outcomes]

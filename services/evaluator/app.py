@@ -18,6 +18,7 @@ from reefkit.recipes.sandbox import Sandbox
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
+from services.evaluator.agent_episodes import agent_episodes
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers, Verdicts
 from services.evaluator.judge import Judge
@@ -42,15 +43,14 @@ def build(
     plans: Plans, settings: Settings, outside: Outside, *, candidates: CandidateLog | None = None
 ) -> Handlers:
     """Build the handlers on the given outside systems."""
-    system = outside.system
-    home = (system.state_dir / SERVICE).resolve()
+    system, nodes, store = outside.system, outside.nodes, outside.artifacts
+    home, base = (system.state_dir / SERVICE).resolve(), system.model_name
     retry = RetryPolicy(settings.first_delay_s, max_attempts=settings.episode_attempts)
-    stores = outside.nodes, outside.artifacts
-    bench = Bench(*stores, home, system.model_name, outside.rotation, retry)
+    bench = Bench(nodes, store, home, base, outside.rotation, retry)
     at_once = settings.pairs_at_once, settings.scores_at_once
     episodes = Episodes(*at_once, retry, settings.episode_within_s)
-    evidence = RedisEvidence(outside.redis)
-    judge = Judge(plans, outside.heads, bench, episodes, evidence)
+    evidence, agents = RedisEvidence(outside.redis), agent_episodes(plans, system, retry)
+    judge = Judge(plans, outside.heads, bench, episodes, evidence, agents)
     logs = map(outside.log_of, (topics.CANDIDATES, topics.EVALUATIONS))
     candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 from reefcommon.errors import Transient
 from reefcommon.evaluator import Evaluator, implements
 from reefcommon.events import CandidateProposed, Evaluation, Release
+from reefcommon.harness.admission import CHAT
 from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, may_be_compared
+from services.evaluator.agent_episodes import AgentEpisodes
 from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
@@ -55,6 +57,7 @@ class Judge:
     bench: Bench
     episodes: Episodes
     evidence: EvidenceStore
+    agents: AgentEpisodes | None = None
 
     async def judge(self, candidate: CandidateProposed) -> Evaluation | str:
         """Return the evaluation, or the reason why the candidate has to wait.
@@ -138,8 +141,14 @@ class Judge:
                 untried += ": it would replace the head there; policy always takes it untried"
             raise DoesNotServe(untried)
         by_tasks = self._by_tasks(candidate, plan)
-        async with self.bench.trial(candidate, head) as (node, sides):
+        agents = self.agents if plan.runner == "agent" else None
+        assert agents is not None or plan.runner != "agent", "it is built if a plan names it"
+        adapter = agents.adapter if agents is not None else CHAT
+        async with self.bench.trial(candidate, head, adapter) as (node, sides):
             await self.bench.probe(node, sides[0])
+            if by_tasks and plan.tasks and agents is not None:
+                both = (plan.tasks, plan.verifier, candidate, head)
+                return await agents.compare(node, sides, *both)
             if by_tasks and plan.tasks:
                 given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
                 return await self.episodes.compare(node, sides, *given)

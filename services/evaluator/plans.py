@@ -10,10 +10,11 @@ from reefcommon.config import ServeConfig
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import ChosenPlan, bound, choose, named_object, score_function
-from reefcommon.evaluator import BadTask, Evaluator, Task, as_tasks, implements
+from reefcommon.evaluator import BadTask, Evaluator, Runner, Task, as_tasks, implements
 from reefcommon.events import CandidateProposed
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
 from reefcommon.recipe_loading import load_recipe
+from reefkit.episodes.runner import check_section
 from reefkit.jobs.faults import called_within, last_lines
 from reefkit.verifier import RunProgram, Verifier
 from services.evaluator.domain.policies import Rule
@@ -31,6 +32,7 @@ class Plan:
     tasks: tuple[Task, ...]
     verifier: Verifier
     sampling: EvaluationSection
+    runner: Runner = "chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Plans:
                 remedy = "lower it, or have more pairs (tasks; min_pairs without them)"
                 raise BadConfig(f"evaluation.confidence: {never}: {remedy}")
         plans._check_together()
+        if plans.agents:
+            check_section(config.evaluation.agent)
         return plans
 
     def plan(self, candidate: CandidateProposed) -> Plan:
@@ -79,6 +83,13 @@ class Plans:
         if key not in self._made:
             self._made.setdefault(key, self._make(*key))
         return self._made[key]
+
+    @property
+    def agents(self) -> bool:
+        """Whether candidates may be judged by an agent's runs."""
+        given = self.config.evaluation.runner
+        named = given.values() if isinstance(given, dict) else (given,)
+        return "agent" in {*named, *(plan.runner for plan in self._made.values())}
 
     def task_names(self) -> dict[str, list[str]]:
         found: dict[str, dict[str, None]] = {}
@@ -103,8 +114,9 @@ class Plans:
             raise BadConfig(f"evaluation.score: {missing}")
         if function is None:
             tasks = ()
-        verifier = Verifier(scenario, function, evaluator, self.limit_s, self.run)
-        return Plan(chosen, self._rule(chosen), tasks, verifier, section)
+        runner = section.runner_of(scenario) or evaluator.runner
+        verifier = Verifier(scenario, function, evaluator, self.limit_s, self.run, runner)
+        return Plan(chosen, self._rule(chosen), tasks, verifier, section, runner)
 
     def _own(self, evaluator: Evaluator, scenario: str, recipe: str) -> tuple[Task, ...]:
         if not implements(evaluator, "tasks"):

@@ -16,7 +16,7 @@ import structlog
 from reefcommon.artifacts import ArtifactStore, materialize
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import CandidateProposed, Release
-from reefcommon.harness.admission import CHAT, check_tree
+from reefcommon.harness.admission import CHAT, Adapter, check_tree
 from reefcommon.harness.files import read_tree
 from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import digest
@@ -49,9 +49,9 @@ class Bench:
 
     @asynccontextmanager
     async def trial(
-        self, candidate: CandidateProposed, head: Release
+        self, candidate: CandidateProposed, head: Release, adapter: Adapter = CHAT
     ) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
-        """Yield a node and the two sides, the candidate's first.
+        """Yield a node and the two sides, the candidate's first. `adapter` runs a harness.
 
         Raises:
             DoesNotServe: the content is missing or damaged, or the node refuses it or fails.
@@ -63,7 +63,7 @@ class Bench:
         try:
             if candidate.kind == "harness":
                 proposed = await self._tree(candidate.content_id, candidate.scenario)
-                await self._admit(proposed)
+                await self._admit(proposed, adapter)
                 yield node, (replace(heads, tree=proposed), heads)
             else:
                 await self._load(node, candidate)
@@ -146,10 +146,10 @@ class Bench:
         finally:
             await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
-    async def _admit(self, tree: Tree) -> None:
+    async def _admit(self, tree: Tree, adapter: Adapter) -> None:
         # Any producer may propose a harness: no model reads it before it is admitted.
         try:
-            await asyncio.to_thread(check_tree, tree, CHAT)
+            await asyncio.to_thread(check_tree, tree, adapter)
         except Inadmissible as error:
             raise DoesNotServe(str(error)) from error
 

@@ -33,6 +33,7 @@ from services.evaluator.handlers import Handlers
 from services.evaluator.plans import Plans
 from services.evaluator.settings import Settings
 from services.evaluator.trials import WaitingCandidate
+from tests.episodes.conftest import scripted_model  # noqa: F401  a fixture, called model
 from tests.publisher.fakes import FakeEvents, FakeStore, content
 
 SAO = "recipes.sao.recipe:SAORecipe"
@@ -84,6 +85,9 @@ class EpisodeNode:
         self._up()
         assert not tensors
         return NodeWeights("base")
+
+    async def context_tokens(self) -> int | None:
+        return 4096
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._up()
@@ -165,10 +169,11 @@ class World:
     events: FakeEvents = field(default_factory=FakeEvents)
     head: Release | None = None
     log: FakeLog = field(default_factory=FakeLog)
+    gateway_url: str = "http://127.0.0.1:9"
 
     async def process(self) -> Handlers:
         settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=2)
-        system = SystemSettings(state_dir=self.state)
+        system = SystemSettings(state_dir=self.state, gateway_url=self.gateway_url)
         nodes: Any = tuple(self.nodes)
         return build(
             Plans.load(parse(self.text)),

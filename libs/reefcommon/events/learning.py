@@ -66,6 +66,18 @@ class CandidateProposed(Event):
     reason: str = ""
 
 
+class AgentRun(Value):
+    """An agent's run on a task. `digest` is of all its steps, `lines` the first and the last."""
+
+    status: str
+    exit_code: int | None = None
+    seconds: float = 0.0
+    requests: int = 0
+    files: tuple[str, ...] = ()
+    digest: str = ""
+    lines: tuple[str, ...] = ()
+
+
 class TaskResult(Value):
     """Mean scores of a held-out task, or of a prompt's held-out samples.
 
@@ -79,6 +91,9 @@ class TaskResult(Value):
     head_answer: str = ""
     candidate_words: str = ""
     head_words: str = ""
+    # the first run of an agent on it
+    candidate_run: AgentRun | None = None
+    head_run: AgentRun | None = None
 
 
 class Evaluation(Value):

@@ -89,6 +89,13 @@ class Agent(ABC):
         return ours | own
 
 
+def _is_there(dotted: str) -> bool:
+    try:
+        return find_spec(f"{dotted}.agent") is not None
+    except ModuleNotFoundError:  # of a part of the name
+        return False
+
+
 def runs_episodes(agent: Agent) -> bool:
     return type(agent).trajectory is not Agent.trajectory
 
@@ -97,7 +104,7 @@ def find_agent(name: str) -> Agent:
     """Return the agent of a folder of `libs/reefagents`, or of a package. Raises BadConfig."""
     dotted = name if "." in name else f"reefagents.{name.replace('-', '_')}"
     formed = all(NAME_PATTERN.fullmatch(part) for part in dotted.split("."))
-    if not formed or find_spec(dotted.rsplit(".", 1)[0]) is None or find_spec(dotted) is None:
+    if not formed or not _is_there(dotted):
         raise BadConfig(f"there is no agent {name[:80]!r}: `GET /reef/harness/adapters` lists them")
     agent = getattr(import_module(f"{dotted}.agent"), "AGENT", None)
     if not isinstance(agent, Agent):

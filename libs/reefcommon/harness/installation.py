@@ -12,7 +12,7 @@ from reefcommon.harness.agent import Agent, Place
 from reefcommon.harness.tree import Tree
 
 FORMAT = 1
-_PROGRAM = Path(__file__).parent / "reef-agent.mjs"
+PROGRAM = Path(__file__).parent / "reef-agent.mjs"
 _SCRIPT = Path(__file__).parent / "install.sh"
 
 
@@ -47,7 +47,7 @@ def plan_of(agent: Agent, tree: Tree, place: Place, version: Version) -> dict[st
         "files": {name: base64.b64encode(body).decode() for name, body in files.items()},
         "sums": sums,
         "digest": tree_digest(sums),
-        "program": base64.b64encode(_PROGRAM.read_bytes()).decode(),
+        "program": base64.b64encode(PROGRAM.read_bytes()).decode(),
     }
 
 

@@ -342,6 +342,12 @@ async function main() {
     install(JSON.parse(fs.readFileSync(rest[0], "utf8")));
     return 0;
   }
+  if (command === "fetch" && rest.length === 1 && path.basename(rest[0]) === "packages.json") {
+    // The agent alone, for the evaluator: its files are made anew for each task.
+    const plan = JSON.parse(fs.readFileSync(rest[0], "utf8"));
+    process.stdout.write(JSON.stringify(program(rootOf(plan.agent), plan)) + "\n");
+    return 0;
+  }
   const root = path.dirname(fileURLToPath(import.meta.url));
   finish(root);
   const plan = read(path.join(root, "plan.json"));

@@ -47,7 +47,11 @@ class Minibatches:
         own = evaluation_of(self.recipe, self.recipe.name)
         evaluator = own if isinstance(own, Evaluator) else Evaluator()
         function = score_function(self.section, self.scenario, evaluator)
-        return Verifier(self.scenario, function, evaluator, self.limit_s, self.run)
+        runner = self.section.runner_of(self.scenario) or evaluator.runner
+        if runner == "agent":  # its function scores runs, and here the model alone is asked
+            name = f"{self.scenario}: runner agent, so ctx.trial needs score="
+            return Verifier(name, None, Evaluator(), self.limit_s, self.run)
+        return Verifier(self.scenario, function, evaluator, self.limit_s, self.run, runner)
 
     async def trial(
         self,

@@ -1,0 +1,75 @@
+"""How an agent is kept apart: the command that its launcher is started with."""
+
+# bubblewrap   own mounts, processes and network: it sees the system's programs, its own program and
+#              its folder; its network is a loopback of its own, on which the host's relay listens
+# local        a process of the host. All that it starts is ended with it, and no more is held.
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reefcommon.config_agent import Isolation
+from reefcommon.errors import BadConfig
+
+_PYTHON = str(Path(sys.executable).resolve())
+_LIBRARIES = Path(__file__).resolve().parents[2]
+_JAIL = [str(_LIBRARIES / "reefkit" / name) for name in ("__init__.py", "jail")]
+_BOOT = (
+    f"import sys; sys.path.insert(0, {str(_LIBRARIES)!r});"
+    " from reefkit.jail.agent import main; main(sys.argv[1])"
+)
+_SYSTEM = (
+    *("/usr", "/lib", "/lib64", "/bin", "/sbin"),
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/ssl"),
+)
+_TRIAL_S = 20.0
+
+
+def command(
+    isolation: Isolation, folder: Path, readable: Sequence[Path], control: int
+) -> list[str]:
+    """Return the command of a launcher. Raises BadConfig if bubblewrap is not installed."""
+    launcher = [_PYTHON, "-I", "-S", "-c", _BOOT, str(control)]
+    if isolation == "local":
+        return launcher
+    return [*_bubblewrap(folder, readable), *launcher]
+
+
+def check(isolation: Isolation) -> None:
+    """Try an isolation on this machine. Blocks for up to a second. Raises BadConfig."""
+    if isolation == "local":
+        return
+    tried = [*_bubblewrap(None, ()), _PYTHON, "-I", "-S", "-c", "print(6 * 7)"]
+    try:
+        done = subprocess.run(  # noqa: S603 - a command of ours
+            tried, capture_output=True, text=True, timeout=_TRIAL_S, check=False, env={}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unusable(str(error)) from error
+    if done.stdout != "42\n":
+        raise _unusable(done.stderr.strip()[-200:] or f"it ended with {done.returncode}")
+
+
+def _bubblewrap(folder: Path | None, readable: Sequence[Path]) -> list[str]:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise _unusable("it is not installed")
+    paths = [*_SYSTEM, sys.base_prefix, *_JAIL, *map(str, readable)]
+    seen = [part for path in paths if os.path.lexists(path) for part in ("--ro-bind", path, path)]
+    own = ["--bind", str(folder), str(folder)] if folder is not None else []
+    users = ["--ro-bind", str(folder / "passwd"), "/etc/passwd"] if folder is not None else []
+    apart = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    return [
+        *(program, *apart, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
+        *(*seen, *own, *users, "--"),
+    ]
+
+
+def _unusable(reason: str) -> BadConfig:
+    return BadConfig(
+        f"evaluation.agent.isolation: bubblewrap cannot be used here: {reason}. Install bwrap and"
+        " allow it user namespaces, or name `local`, under which agents have the evaluator's rights"
+    )

@@ -1,0 +1,1 @@
+"""An agent of a few lines, for episodes: it does what the model says."""
