@@ -11,6 +11,7 @@ from infra.docs.settings import ROOT
 from reefcli.commands.recipes import recipes_in
 from reefcli.field_words import default, kind
 from reefcommon.config import ServeConfig
+from reefcommon.config_agent import AgentSection
 from reefcommon.config_sections import ModelEndpoint, RecipeBinding
 from reefcommon.recipe import Recipe
 from reefcommon.recipe_loading import resolve
@@ -49,6 +50,7 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "top": partial(table, ServeConfig),
     "reef": partial(table, RecipeBinding),
     "models": partial(table, ModelEndpoint),
+    "agent": partial(table, AgentSection),
     **{name: partial(section, name) for name in _SECTIONS},
     "knobs": knobs,
 }

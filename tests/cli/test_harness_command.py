@@ -68,3 +68,29 @@ def test_install_prints_the_command(harness: FakeGateway) -> None:
     place = f"{harness.url}/reef/harness/install?adapter=pi&scenario=packing"
     assert text == f"curl -fsS -H \"Authorization: Bearer $REEF_TOKEN\" '{place}' | bash"
     assert "there are: pi" in reef("harness", "install", "vi", code=1)
+
+
+RUN = {
+    "status": "ok", "exit_code": 0, "seconds": 2.5, "requests": 3, "files": ["label.txt"],
+    "digest": "d", "lines": ["user: label it", "calls write(path=label.txt)"],
+}  # fmt: skip
+
+
+def test_episodes_stand_side_by_side(harness: FakeGateway) -> None:
+    task = {
+        "task": "3 to Oslo", "candidate": 1.0, "head": None, "candidate_answer": "Done.",
+        "head_answer": "", "candidate_words": "there", "head_words": "", "candidate_run": RUN,
+        "head_run": None,
+    }  # fmt: skip
+    found = {"verdict": "select", "policy": "always", "reason": "x", "tasks": [task]}
+    rows = [release("rel-9"), release("rel-8", evaluation=found), release("rel-7")]
+    harness.answers["/reef/scenarios/default/releases"] = (200, {"data": rows})
+    harness.answers["/reef/scenarios/default/rejections"] = (200, {"data": []})
+    text = reef("harness", "episodes")
+    assert "rel-8" in text
+    (first,) = [line for line in text.splitlines() if "3 to Oslo" in line]
+    assert first.split() == ["3", "to", "Oslo", "1", "there", "no", "run"]
+    for part in ("ok, 2.5 s, 3 requests, files: label.txt", "calls write(path=label.txt)"):
+        assert part in text
+    assert json.loads(reef("harness", "episodes", "rel-8", "--json")) == [task]
+    assert "no runs of an agent of rel-9" in reef("harness", "episodes", "rel-9", code=1)

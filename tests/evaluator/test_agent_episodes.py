@@ -8,9 +8,11 @@ import pytest
 
 from reefcommon.artifacts import describe
 from reefcommon.errors import BadConfig
+from reefcommon.events import CandidateEvaluated
 from reefcommon.harness.files import write_tree
 from reefcommon.harness.tree import Entry
 from reefkit.artifacts.git import GitArtifactStore
+from services.evaluator.trials import ON_TRIAL
 from tests.episodes.conftest import PROGRAM, Model
 from tests.evaluator.conftest import World, candidate
 
@@ -200,7 +202,9 @@ async def test_a_slow_run_holds_up_no_other_scenario(agents: World, model: Model
         async with asyncio.timeout(60):
             while not agents.verdicts():
                 await asyncio.sleep(0.05)
-        assert [row.scenario for row in process.trials.waiting()] == ["default"]
+        assert [event.scenario for event in agents.events.of(CandidateEvaluated)] == ["other"]
+        assert process.trials.waiting()[0].reason == ON_TRIAL
+        assert process.trials.waiting()[0].scenario == "default"
     finally:
         await process.trials.close()
 

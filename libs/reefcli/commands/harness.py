@@ -7,14 +7,18 @@ from urllib.parse import quote
 
 import orjson
 import typer
+from rich.table import Table
+from rich.text import Text
 
+from reefcli.commands.releases import tell_evidence
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Limit, StateDir, Url
-from reefcli.output import ago, console, print_asked, print_json, print_table
+from reefcli.output import ago, console, print_asked, print_json, print_story, print_table
 from reefcommon.harness.files import TREE_NAME
 
 _SCENARIO = "Whose harness."
+_OF = "A release, or a rejected candidate. Default: the newest with runs."
 Scenario = Annotated[str, typer.Option(help=_SCENARIO)]
 
 harness = typer.Typer(
@@ -98,6 +102,36 @@ def diff(
 
 
 @harness.command()
+def episodes(
+    of: Annotated[str | None, typer.Argument(metavar="ID", help=_OF)] = None,
+    scenario: Scenario = "default",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """The runs of an agent behind a verdict, candidate and head side by side.
+
+    Examples:
+
+      reef harness episodes
+
+      reef harness episodes r1-7e438a
+    """
+    row = judged(find(url, state_dir), scenario, of)
+    if as_json:
+        print_json(row["evaluation"]["tasks"])
+        return
+    print_story([(label, text) for label, text in tell_evidence(row) if label != "task"][:3])
+    table = Table(box=None, padding=(0, 2, 1, 0), show_edge=False)
+    for title in ("task", "candidate", "head"):
+        table.add_column(title, overflow="fold", ratio=1 if title == "task" else 3)
+    for task in row["evaluation"]["tasks"]:
+        sides = (Text("\n".join(run_lines(task, side))) for side in ("candidate", "head"))
+        table.add_row(Text(task["task"]), *sides)
+    console().print(table)
+
+
+@harness.command()
 def install(
     adapter: Annotated[str, typer.Argument(help="The agent.")] = "pi",
     scenario: Scenario = "default",
@@ -118,6 +152,33 @@ def install(
     place = f"'{gateway.url}/reef/harness/install?{query}'"
     text = f'curl -fsS -H "Authorization: Bearer $REEF_TOKEN" {place} | bash'
     console().print(text, markup=False, soft_wrap=True, highlight=False)
+
+
+def judged(gateway: Gateway, scenario: str, of: str | None) -> dict[str, Any]:
+    """Return the newest verdict with runs, or that of a release or a candidate."""
+    parts = ("releases", "rejections")
+    found = (gateway.get(f"/reef/scenarios/{scenario}/{part}", limit=1000) for part in parts)
+    rows: list[dict[str, Any]] = [row for part in found for row in part["data"]]
+    names = ("release_id", "candidate_id", "event_id")
+    for row in sorted(rows, key=lambda row: row.get("created_at") or row["at"], reverse=True):
+        tasks = (row["evaluation"] or {}).get("tasks") or ()
+        ran = any(task.get("candidate_run") or task.get("head_run") for task in tasks)
+        if ran and (of is None or any((row.get(name) or "").startswith(of) for name in names)):
+            return row
+    named = f" of {of}" if of else ""
+    remedy = "`reef releases --evidence ID` shows verdicts by other runners"
+    raise CommandFailed(f"scenario {scenario!r} has no runs of an agent{named}: {remedy}")
+
+
+def run_lines(task: dict[str, Any], side: str) -> Iterator[str]:
+    """Yield the lines of a side's run: its score and words, its end, its steps."""
+    score, run = task.get(side), task.get(f"{side}_run")
+    shown = "no run" if score is None else f"{score:.3g}"
+    yield " ".join(filter(None, (shown, task.get(f"{side}_words", ""))))
+    if run:
+        files = f", files: {', '.join(run['files'])}" if run["files"] else ""
+        yield f"{run['status']}, {run['seconds']:.1f} s, {run['requests']} requests{files}"
+        yield from run["lines"]
 
 
 def lines(entries: list[dict[str, Any]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import time_ns
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -43,6 +43,11 @@ _PERMUTED = (
 )
 _Permuted = Annotated[bool, typer.Option("--permuted", help=_PERMUTED)]
 
+_HARNESS = (
+    "Another demonstration: a harness evolves, in an agent (Pi, from npm) and in a plain client's "
+    "chats. Its --arms are agent and plain; the model is scripted, three minutes."
+)
+_Harness = Annotated[bool, typer.Option("--harness", help=_HARNESS)]
 _MINUTES = "Stop each run after so many minutes. Default: as the demonstration says."
 _Minutes = Annotated[float | None, typer.Option(help=_MINUTES, min=0.1)]
 
@@ -57,6 +62,7 @@ def demo(
     seed: _Seed = 0,
     permuted: _Permuted = False,
     minutes: _Minutes = None,
+    harness: _Harness = False,
     as_json: AsJson = False,
 ) -> None:
     """See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.
@@ -72,7 +78,11 @@ def demo(
       reef demo --model tiny --json
 
       reef demo --recipe openclaw-rl --arms all --seeds 0,1,2
+
+      reef demo --harness
     """
+    if harness:
+        _harness(arms, state_dir, fresh=fresh, as_json=as_json)
     factories = demonstrations(recipe)
     model = _named_model(factories, model)
     first = factories[model]()
@@ -97,6 +107,22 @@ def demo(
             break
     _tell(trials, console, several=several, as_json=as_json)
     raise typer.Exit(_exit_code(trials, first.arms[0], several=several))
+
+
+def _harness(arms: str, state_dir: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
+    # Imported here: other demonstrations need none of it.
+    from reefcli.demo.harness.run import ACTS, HarnessDemo
+
+    named = [name.strip() for name in arms.split(",") if name.strip() not in ("", "all")]
+    if unknown := [name for name in named if name not in ACTS]:
+        reason = f"{', '.join(unknown)}: choose of {', '.join(ACTS)}, or all"
+        raise typer.BadParameter(reason, param_hint="--arms")
+    place = state_dir or Path(".reef") / "demo-harness"
+    shown = HarnessDemo(place, Console(stderr=as_json), named or ACTS)
+    facts = shown.run(fresh=fresh)
+    if as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    raise typer.Exit(0 if facts["held"] else 1)
 
 
 def _tell(trials: Sequence[Trial], console: Console, *, several: bool, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def _run(run: Demo, *, fresh: bool) -> str:
         view.say(run.demonstration.about)
         view.say(_goal(run))
         try:
-            if fresh and _forget(run.state_dir):
+            if fresh and forget(run.state_dir):
                 view.say(f"removed the last run from {run.state_dir} (--continue keeps it)")
             asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
@@ -142,7 +142,7 @@ def next_steps(trial: Trial) -> str:
     return NEXT_STEPS.format(**names, before=before, after=after)
 
 
-def _forget(state: Path) -> bool:
+def forget(state: Path) -> bool:
     """Remove an earlier demonstration's state. False if it did not exist.
 
     Raises:

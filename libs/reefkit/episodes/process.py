@@ -132,7 +132,8 @@ class AgentProcess:
         try:
             async with asyncio.timeout(_END_S):
                 # Else a full pipe would hold up a process that is being ended.
-                await self.process.communicate()
+                await asyncio.gather(_drain(self.process.stdout), _drain(self.process.stderr))
+                await self.process.wait()
         except TimeoutError:
             log.error("episode_outlives_its_end", process=self.process.pid)
         with contextlib.suppress(ProcessLookupError):
@@ -147,17 +148,22 @@ async def launched(
 ) -> AsyncIterator[AgentProcess]:
     """Start a launcher, whose end of the socket is `control`. Raises Transient if it fails."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        pass_fds=(control,),
-        env={MARK: mark},  # the host's own holds secrets
-        cwd="/",
-        start_new_session=True,
-    )
-    os.close(control)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            pass_fds=(control,),
+            env={MARK: mark},  # the host's own holds secrets
+            cwd="/",
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        os.close(control)
     ours.settimeout(_START_S)
     listener: socket.socket | None = None
     try:
@@ -181,6 +187,11 @@ async def launched(
             await agent.end(mark)
         finally:
             listener.close()
+
+
+async def _drain(stream: asyncio.StreamReader | None) -> None:
+    while stream is not None and await stream.read(65536):
+        pass
 
 
 async def _outgrown(folder: Folder, most: int) -> None:

@@ -1,0 +1,1 @@
+"""Labels: users ask an agent for a file, and a skill makes it write one."""
