@@ -1,7 +1,5 @@
 """A harness recipe on the real host in memory: scripted models, users who report, a judge, a chain."""
 
-import re
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,26 +31,9 @@ from services.evaluator.domain.policies import Rule, decide
 from tests.fakes.artifacts import MemoryArtifactStore
 from tests.fakes.leases import SoleHolder
 from tests.harness.support import AT, Published, base_release, executor, first, published
+from tests.recipes.house_models import house_model
 
 SCENARIO = "default"
-OBEYED = {"price": "in cents", "date": "year-month-day", "name": "family name first"}
-
-
-def house_model(messages, _seed=0) -> str:
-    """Knows nothing of the house, and obeys each rule that its prompt states."""
-    prompt, told = messages[-1]["content"], str(messages[0]["content"])
-    task = next(
-        t for t in [*house.TRAIN, *house.VALIDATION, *house.HELD_OUT] if t["prompt"] in prompt
-    )
-    return task["wanted"] if OBEYED[task["kind"]] in told else "I cannot say."
-
-
-def complaints(text: str) -> list[str]:
-    """The words of the house in a text, the most frequent first."""
-    count = Counter(
-        {words: len(re.findall(re.escape(words), text)) for words in house.WORDS.values()}
-    )
-    return [words for words, n in count.most_common() if n]
 
 
 class Scripted(Endpoint):
@@ -114,9 +95,10 @@ class HarnessWorld:
 
     def __init__(
         self, home, recipe, proposer, *, served=house_model, tasks=house.HELD_OUT,
-        score="recipes.reflection.examples.house:score", policy="strictly_better", attempts=3,
+        score="recipes.reflection.examples.house:score", policy="strictly_better", attempts=3, samples=1,
     ):  # fmt: skip
         self.home, self.recipe, self.policy, self.attempts = home, recipe, policy, attempts
+        self.samples = samples
         self.proposer, self.served, self.tasks = proposer, served, as_tasks(tasks)
         self.section = EvaluationSection(score=score, samples_per_task=1)
         self.out, self.artifacts, self.life = Published(), MemoryArtifactStore(), Life()
@@ -203,11 +185,11 @@ class HarnessWorld:
         }
         return self._unit(SampleReady, task, text, **{**told, **fields})
 
-    def session(self, given, *, score=None, more=()):
+    def session(self, given, *, score=None, more=(), words=None):
         (task,) = as_tasks([given])
         self.asked += 1
-        text, _, words = self.answer(self.tree, task, self.asked)
-        turns = [{"role": "user", "content": words}, *more]
+        text, _, said = self.answer(self.tree, task, self.asked)
+        turns = [{"role": "user", "content": said if words is None else words}, *more]
         return self._unit(SessionEnded, task, text, turns, score=score)
 
     def _unit(self, kind, task, text, after=(), **fields):
@@ -245,17 +227,7 @@ class HarnessWorld:
 
     def judge(self, candidate):
         trees = self.tree_of(candidate.content_id), self.tree
-        rows = [[self.answer(tree, task) for tree in trees] for task in self.tasks]
-        results = tuple(
-            TaskResult(
-                task=task.name,
-                candidate=c[1],
-                head=h[1],
-                candidate_answer=c[0],
-                candidate_words=c[2],
-            )
-            for task, (c, h) in zip(self.tasks, rows, strict=True)
-        )
+        results = tuple(self._paired(task, *trees) for task in self.tasks)
         ruling = decide(results, Rule(self.policy))
         evaluation = Evaluation(
             verdict=ruling.verdict, policy=self.policy, reason=ruling.reason, pairs=len(results),
@@ -270,13 +242,22 @@ class HarnessWorld:
             reason=ruling.reason, candidate_id=candidate.event_id, evaluation=evaluation,
         )  # fmt: skip
 
+    def _paired(self, task, mine, theirs):
+        runs = [
+            [self.answer(tree, task, n) for n in range(self.samples)] for tree in (mine, theirs)
+        ]
+        own, head = (sum(score for _, score, _ in each) / self.samples for each in runs)
+        return TaskResult(task=task.name, candidate=own, head=head, candidate_words=runs[0][0][2])
+
     @property
     def outcomes(self):
         return [type(event).__name__ for event in self.verdicts.values()]
 
-    def mean(self, tasks=house.HELD_OUT):
+    def mean(self, tasks=house.HELD_OUT, seeds=(0,)):
         """The score of the tree that serves."""
-        found = [self.answer(self.tree, task)[1] for task in as_tasks(tasks)]
+        found = [
+            self.answer(self.tree, task, seed)[1] for task in as_tasks(tasks) for seed in seeds
+        ]
         return sum(found) / len(found)
 
 

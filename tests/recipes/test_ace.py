@@ -1,7 +1,6 @@
 """ACE: bullets come by small changes, count their help and harm, and stay within the size."""
 
 import json
-import re
 
 import pytest
 
@@ -10,7 +9,8 @@ from recipes.ace.recipe import AceKnobs, AceRecipe
 from recipes.reflection.examples import house
 from reefcommon.harness.admission import CHAT, admit
 from reefcommon.harness.tree import Entry
-from tests.recipes.harness_world import OBEYED, HarnessWorld, complaints
+from tests.recipes.harness_world import HarnessWorld
+from tests.recipes.house_models import reviewer
 
 OURS = Entry("ours", "rules", {"text": "Ours."})
 
@@ -51,24 +51,6 @@ def test_the_least_useful_makes_room_and_of_equals_the_oldest():
 def test_the_same_words_are_the_same_bullet():
     tree = (bullet("State prices in cents."),)
     assert delta(bullets(tree), {}, ["  state PRICES in cents"], limit=2, most=9) == ()
-
-
-def reviewer(messages, _seed):
-    """Blames bullets that speak of luck, praises those that were obeyed, and keeps complaints."""
-    system, shown = messages[0]["content"], messages[-1]["content"]
-    book = dict(re.findall(r"<bullet \w+>\n([\w-]+): (.*?)\n</bullet", shown))
-    if system.startswith("You review"):
-        said = complaints(re.search(r"<words.*", shown, re.DOTALL)[0])
-        right = "<score" in shown and "\n1\n" in shown
-        helpful = [
-            name for name, text in book.items() if right and any(o in text for o in OBEYED.values())
-        ]
-        harmful = [name for name, text in book.items() if "luck" in text]
-        return json.dumps(
-            {"insight": said[0] if said else "", "helpful": helpful, "harmful": harmful}
-        )
-    insights = complaints("".join(re.findall(r"<insight \w+>\n(.*?)\n</insight", shown)))
-    return json.dumps({"add": [words for words in insights if words not in book.values()]})
 
 
 async def test_the_playbook_learns_the_style_and_counts(tmp_path):

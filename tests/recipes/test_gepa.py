@@ -18,7 +18,8 @@ from reefcommon.events import CandidateProposed
 from reefcommon.harness.tree import Entry, Rejection, apply
 from reefcommon.recipe_loading import load_recipe
 from tests.recipes.gepa_world import TRAIN, VALIDATION, Context, Store, recipe
-from tests.recipes.harness_world import HarnessWorld, complaints, lived
+from tests.recipes.harness_world import HarnessWorld, lived
+from tests.recipes.house_models import rewriter
 
 
 def archive(*scores, seed=0) -> Search:
@@ -189,16 +190,8 @@ def test_wrong_tasks_are_named():
 STYLE = {"validation": house.VALIDATION, "components": ("rules", "skill"), "max_metric_calls": 400}
 
 
-def editor(messages, _seed):
-    """Adds the most frequent complaint that the text does not have yet."""
-    shown = messages[-1]["content"]
-    text = re.search(r"<text \w+>\n(.*?)\n</text", shown, re.DOTALL)[1].strip()
-    new = [words for words in complaints(shown) if words not in text]
-    return "```\n" + "\n".join(filter(None, [text, *new[:1]])) + "\n```"
-
-
 def world_of(home, **knobs) -> HarnessWorld:
-    return HarnessWorld(home, GepaRecipe(GepaKnobs(**{**STYLE, **knobs})), editor)
+    return HarnessWorld(home, GepaRecipe(GepaKnobs(**{**STYLE, **knobs})), rewriter)
 
 
 async def windows(world, count, tasks=house.TRAIN):

@@ -1,6 +1,5 @@
 """Harness evolution: failures and the tree become one mutation; lost verdicts are shown again."""
 
-import json
 import re
 
 import pytest
@@ -9,20 +8,11 @@ from recipes.harness_evolve.recipe import HarnessEvolveKnobs, HarnessEvolveRecip
 from recipes.reflection.examples import house
 from reefcommon.harness.tree import Entry, Mutation
 from reefcommon.recipe_context import ModelFailed
-from tests.recipes.harness_world import HarnessWorld, complaints
+from tests.recipes.harness_world import HarnessWorld
+from tests.recipes.house_models import answer, editor, rule
 
 KINDS = ("rules", "memory", "skill")
 TREE = (Entry("old", "rules", {"text": "Old."}), Entry("code", "agent_command", {"name": "c"}))
-
-
-def answer(**fields) -> str:
-    return json.dumps(fields)
-
-
-def rule(**fields) -> str:
-    return answer(
-        **{"op": "create", "id": "new", "kind": "rules", "config": {"text": "New."}, **fields}
-    )
 
 
 @pytest.mark.parametrize(
@@ -45,17 +35,6 @@ def rule(**fields) -> str:
 )  # fmt: skip
 def test_an_answer_is_exactly_one_mutation_or_none(said, found):
     assert mutation_in(said, TREE, KINDS) == found
-
-
-def editor(messages, _seed):
-    """Writes the most frequent complaint that no entry states yet as a rule."""
-    shown = messages[-1]["content"]
-    entries = "".join(re.findall(r"<entry \w+>\n(.*?)\n</entry", shown, re.DOTALL))
-    new = [words for words in complaints(shown) if words not in entries]
-    if not new:
-        return "Nothing to add."
-    kind = next(kind for kind, words in house.WORDS.items() if words == new[0])
-    return rule(id=f"style-{kind}", config={"text": new[0]}, reason=f"{kind}: {new[0]}")
 
 
 def world_of(home, proposer=editor, **knobs):

@@ -19,7 +19,8 @@ from reefcommon.events import SessionEnded
 from reefcommon.harness.admission import CHAT, admit
 from reefcommon.harness.tree import Entry
 from tests.harness.support import AT
-from tests.recipes.harness_world import HarnessWorld, complaints
+from tests.recipes.harness_world import HarnessWorld
+from tests.recipes.house_models import library
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -117,30 +118,6 @@ def test_decisions_become_one_proposal_and_clashes_are_left_out():
 
 
 # ------------------------------------------------------------------ on the host
-
-
-def library(messages, _seed):
-    """Summaries keep complaints; an unscored session is judged by them; each group makes a skill."""
-    system, shown = messages[0]["content"], messages[-1]["content"]
-    said = complaints(shown)
-    if system.startswith("Summarise"):
-        return " ".join(said) or "All went well."
-    if system.startswith("Judge"):
-        good = 0.0 if said else 1.0
-        return json.dumps(
-            dict.fromkeys(("task_completion", "response_quality", "tool_usage", "efficiency"), good)
-        )
-    if "<entry" in shown or not said:
-        return '{"action": "skip"}'
-    kind = next(kind for kind, words in house.WORDS.items() if words == said[0])
-    return json.dumps(
-        {
-            "action": "create",
-            "name": f"state-{kind}",
-            "description": f"To state a {kind}.",
-            "text": said[0],
-        }
-    )
 
 
 async def test_sessions_become_skills_and_count_who_used_them(tmp_path):

@@ -11,10 +11,10 @@ WORDS = {
     "name": "Names are stated with the family name first, in capitals, then a comma.",
 }
 _PEOPLE = ("Ann Lee", "Tom Hill", "Eva Stone", "Max Wood", "Ida Field")
-_PEOPLE_MORE = ("Jon Lake", "Mia Park", "Leo Ford", "Zoe Marsh", "Kim West")
 
 
-def _tasks(first: int, people: Sequence[str]) -> list[dict[str, Any]]:
+def tasks_of(first: int, people: Sequence[str]) -> list[dict[str, Any]]:
+    """Return three tasks for each person, with numbers from `first`."""
     tasks: list[dict[str, Any]] = []
     for number, person in enumerate(people, first):
         given, family = person.split()
@@ -33,9 +33,10 @@ def _tasks(first: int, people: Sequence[str]) -> list[dict[str, Any]]:
     return tasks
 
 
-TRAIN = _tasks(1, _PEOPLE)
-VALIDATION = _tasks(11, _PEOPLE_MORE[:3])
-HELD_OUT = _tasks(21, _PEOPLE_MORE[3:] + _PEOPLE[:1])
+TRAIN = tasks_of(1, _PEOPLE)
+VALIDATION = tasks_of(11, ("Jon Lake", "Mia Park", "Leo Ford"))
+# Five tasks of each kind: a rule about a single kind can pass a paired test.
+HELD_OUT = tasks_of(21, ("Sam Bell", "Amy Frost", "Roy Kent", "Una Moss", "Ben Clay"))
 
 
 def score(task: Mapping[str, Any], answer: str) -> tuple[float, str]:
