@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from recipes.gepa.knobs import GepaKnobs
 from recipes.gepa.recipe import GepaRecipe
 from recipes.gepa.texts import texts_of
+from reefcommon.evaluator import as_tasks
 from reefcommon.ids import digest
 from reefcommon.recipe_context import Reply, TrialResult
 
@@ -66,9 +67,7 @@ class Context:
     async def trial(self, candidates, tasks, *, samples=1, seed=0):
         (tree,) = candidates
         self.answers += len(tasks)
-        given = [
-            task if isinstance(task, str) else task["messages"][-1]["content"] for task in tasks
-        ]
+        given = [task.messages[-1]["content"] for task in as_tasks(tasks)]
         scores = tuple(float(self.score(texts_of(tree, self.components), task)) for task in given)
         return [TrialResult(scores, ("answer",) * len(given), ("words",) * len(given))]
 

@@ -1,7 +1,12 @@
 """GEPA: fronts, strict acceptance, budget, two components, release path, kills at every line."""
 
+import json
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from itertools import chain
 from types import SimpleNamespace
@@ -15,8 +20,10 @@ from recipes.gepa.texts import changes, texts_of
 from recipes.reflection.examples import house
 from reefcommon.errors import BadConfig
 from reefcommon.events import CandidateProposed
+from reefcommon.harness.delivery import episode_messages
 from reefcommon.harness.tree import Entry, Rejection, apply
 from reefcommon.recipe_loading import load_recipe
+from tests.recipes import gepa_process
 from tests.recipes.gepa_world import TRAIN, VALIDATION, Context, Store, recipe
 from tests.recipes.harness_world import HarnessWorld, lived
 from tests.recipes.house_models import rewriter
@@ -247,3 +254,49 @@ async def test_killed_between_any_two_lines_the_search_is_the_same(tmp_path):
     for at in range(1, effects + 1):
         found, _ = await story(tmp_path / str(at), at)
         assert found == expected, f"killed before effect {at}"
+
+
+class Repeated(Context):
+    """The search again, from the answers that its proposer gave."""
+
+    def __init__(self, answers):
+        super().__init__()
+        left = iter(answers)
+        self.rewritten = lambda *_: next(left)
+        self.score = self.right
+
+    def right(self, texts, prompt):
+        made = GepaRecipe(GepaKnobs(validation=["any"]))
+        chat = episode_messages(made._with((), texts), [{"role": "user", "content": prompt}])
+        task = next(task for task in gepa_process.TASKS if task["prompt"] == prompt)
+        return gepa_process.score(task, gepa_process.served(chat, 0))[0]
+
+
+@pytest.mark.timeout(120)
+async def test_a_search_that_is_killed_twice_keeps_its_first_answers(tmp_path):
+    """Its proposer answers otherwise each time: an answer that was kept is not asked for again."""
+    command = [sys.executable, "-m", "tests.recipes.gepa_process", str(tmp_path), "0.02"]
+    asked, kills = tmp_path / "asked", 2
+    asked.touch()
+    for kill in range(kills):
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            while process.poll() is None and len(asked.read_text().splitlines()) < 25 * (kill + 1):
+                time.sleep(0.01)
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    state = json.loads(done.stdout.splitlines()[-1])
+    assert (state["iteration"], len(state["candidates"]) > 1) == (19, True)
+    told = [line.split(": ") for line in asked.read_text().splitlines()]
+    # only a question that was in flight is asked again; then its later answer counts
+    assert len(told) - len({question for question, _ in told}) <= kills
+    answers = {question: text for question, text in told if question.startswith("proposer")}
+    again = Repeated(answers.values())
+    tasks = {"validation": gepa_process.TASKS, "train": gepa_process.TASKS}
+    made = GepaRecipe(
+        GepaKnobs(**tasks, iterations=20, minibatch_size=3, max_metric_calls=999, seed=3)
+    )
+    await made.propose(again, (), (), ())
+    assert again.store.values["search"]["search"] == state
