@@ -11,13 +11,15 @@ from reefcommon.events import Unit
 from reefcommon.recipe import StepResult
 
 
-def credit(rollouts: Sequence[Rollout]) -> list[float]:
-    """Return the advantage of each rollout over the others of its prompt."""
-    groups: dict[tuple[int, ...], list[int]] = {}
+def credit(rollouts: Sequence[Rollout], size: int) -> list[float]:
+    """Return the advantage of each rollout over the others of its group."""
+    by_prompt: dict[tuple[int, ...], list[int]] = {}
     for index, one in enumerate(rollouts):
-        groups.setdefault(one.prompt, []).append(index)
+        by_prompt.setdefault(one.prompt, []).append(index)
     advantages = [0.0] * len(rollouts)
-    for indices in groups.values():
+    # Groups of one prompt follow each other in a batch: their means are not pooled.
+    groups = (rows[i : i + size] for rows in by_prompt.values() for i in range(0, len(rows), size))
+    for indices in groups:
         relative = group_advantages([rollouts[i].reward for i in indices])
         for index, advantage in zip(indices, relative or [0.0] * len(indices), strict=True):
             advantages[index] = advantage
@@ -33,4 +35,4 @@ class GRPOLearner(PolicyLearner):
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         rollouts = [rollout(sample, self.knobs.score_range) for sample in batch]
-        return self.step_by(rollouts, credit(rollouts))
+        return self.step_by(rollouts, credit(rollouts, self.knobs.group_size))

@@ -9,4 +9,4 @@
 # grid.py        reports -> the complete grid of a step, or why it is discarded (pure)
 # advantages.py  rewards -> advantages (pure)
 # learner.py     the step (torch)
-# packing.py, picture.py   circles in a square: their verifier and their picture, for the examples
+# examples/      problems; circles in a square have their verifier and picture there

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from recipes.ttt_discover.archive import Solution
+from recipes.ttt_discover.examples.packing import Packing
+from recipes.ttt_discover.examples.picture import draw_text
 from recipes.ttt_discover.examples.row_pattern.problem import PROBLEM
-from recipes.ttt_discover.packing import Packing
-from recipes.ttt_discover.picture import draw_text
 from reefcommon.demonstration import Arm, Demonstration, Measured, Stage
 
 EXAMPLES = Path(__file__).parent / "examples" / "row_pattern"

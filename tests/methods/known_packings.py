@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from recipes.ttt_discover.packing import check_packing
+from recipes.ttt_discover.examples.packing import check_packing
 
 FILE = Path(__file__).parents[1] / "recipes" / "packings.json"
 Array = np.ndarray

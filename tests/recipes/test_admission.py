@@ -70,7 +70,13 @@ def test_grpo_takes_complete_groups_and_drops_flat_groups():
         ("smp-2", "zero_variance_group"),
         ("smp-3", "zero_variance_group"),
     ]
-    assert grpo_credit([rollout(s) for s in decision.batch]) == pytest.approx([-1.0, 1.0])
+    assert grpo_credit([rollout(s) for s in decision.batch], 2) == pytest.approx([-1.0, 1.0])
+
+
+def test_grpo_compares_inside_a_group_when_a_batch_has_two_of_a_prompt():
+    batch = [sample(i, score=score) for i, score in enumerate((0.0, 0.2, 0.8, 1.0))]
+    found = grpo_credit([rollout(s) for s in batch], 2)
+    assert found == pytest.approx([-1.0, 1.0, -1.0, 1.0])
 
 
 def test_candidates_come_after_the_warm_up_and_at_their_cadence():

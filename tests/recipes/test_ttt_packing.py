@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from recipes.ttt_discover.packing import (
+from recipes.ttt_discover.examples.packing import (
     Packing,
     check_packing,
     largest_excess,
     read_output,
 )
-from recipes.ttt_discover.picture import draw_png, draw_text
+from recipes.ttt_discover.examples.picture import draw_png, draw_text
 
 KNOWN = {
     int(count): found

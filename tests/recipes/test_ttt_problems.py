@@ -15,6 +15,7 @@ from recipes.ttt_discover.examples.circle_packing.problem import (
     CirclePacking,
     last_program,
 )
+from recipes.ttt_discover.examples.packing import check_packing, largest_excess
 from recipes.ttt_discover.examples.row_pattern.pattern import (
     HEIGHTS,
     SHIFTS,
@@ -25,7 +26,6 @@ from recipes.ttt_discover.examples.row_pattern.pattern import (
     packing_of,
 )
 from recipes.ttt_discover.examples.row_pattern.problem import PROBLEM
-from recipes.ttt_discover.packing import check_packing, largest_excess
 from reefcommon.config import load
 from reefcommon.recipe_context import Limits, Outcome
 from reefcommon.recipe_loading import load_recipe

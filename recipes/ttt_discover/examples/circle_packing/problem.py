@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from recipes.ttt_discover import packing as verifier
 from recipes.ttt_discover.archive import Node, Solution
-from recipes.ttt_discover.packing import Packing, check_packing, read_output
-from recipes.ttt_discover.picture import draw_png
+from recipes.ttt_discover.examples import packing as verifier
+from recipes.ttt_discover.examples.packing import Packing, check_packing, read_output
+from recipes.ttt_discover.examples.picture import draw_png
 from recipes.ttt_discover.problem import Verified
 from reefcommon.recipe_context import Context, Limits, Outcome
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from recipes.ttt_discover.packing import Packing
+from recipes.ttt_discover.examples.packing import Packing
 
 ROWS = 6
 DIGITS = "234567"

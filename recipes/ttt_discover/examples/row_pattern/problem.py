@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes.ttt_discover.archive import Node, Solution
+from recipes.ttt_discover.examples.packing import Packing, check_packing
+from recipes.ttt_discover.examples.picture import draw_png
 from recipes.ttt_discover.examples.row_pattern.pattern import (
     DIGITS,
     HEIGHTS,
@@ -18,8 +20,6 @@ from recipes.ttt_discover.examples.row_pattern.pattern import (
     packing_of,
     rows_text,
 )
-from recipes.ttt_discover.packing import Packing, check_packing
-from recipes.ttt_discover.picture import draw_png
 from recipes.ttt_discover.problem import Verified
 from reefcommon.recipe_context import Context
 

@@ -3,7 +3,7 @@
 import io
 import math
 
-from recipes.ttt_discover.packing import Packing
+from recipes.ttt_discover.examples.packing import Packing
 
 # The eight dots of a braille character, as bits, by (column, row).
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
