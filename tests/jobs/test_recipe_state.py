@@ -76,6 +76,25 @@ def test_a_key_is_a_short_text(store, key):
         state_of(store).put(key, 1)
 
 
+def test_the_store_of_a_recipe_has_a_limit_in_all(store, monkeypatch):
+    monkeypatch.setattr("reefkit.recipes.state.MAX_TOTAL_BYTES", 10)
+    state = state_of(store)
+    state.put_blob("a", b"12345")
+    state.put_blob("a", b"123456")
+    with pytest.raises(ValueError, match=r"'b'.*at most 0 MB of a recipe: drop keys"):
+        state.put_blob("b", b"12345")
+    store.apply(state.effects())
+    state = state_of(store)
+    state.put_blob("a", b"1234567890")  # in place of the stored value
+    state.drop("a")
+    state.put_blob("b", b"1234567890")
+    store.apply(state.effects())
+    state.saved()
+    with pytest.raises(ValueError, match="drop keys"):
+        state.put("c", 1)
+    state_of(store, "other/binding").put_blob("b", b"12345")
+
+
 @pytest.mark.parametrize("read", ["value", "absent", "keys"])
 def test_a_change_of_something_that_was_read_is_found(store, read):
     first = state_of(store)

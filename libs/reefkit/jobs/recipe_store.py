@@ -2,9 +2,11 @@
 
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from reefcommon.errors import Conflict
 from reefcommon.events import Event
@@ -93,6 +95,14 @@ class RecipeStore(Database):
     def state_keys(self, binding: str, prefix: str = "") -> list[str]:
         with self._reading() as db:
             return _keys(db, binding, prefix)
+
+    def state_bytes(self, binding: str, without: Collection[str] = ()) -> int:
+        """Return the size of all values, but those of the keys `without`."""
+        query = (
+            "select coalesce(sum(coalesce(length(blob), length(json))), 0) from state"
+            " where binding = ? and key not in (select value from json_each(?))"
+        )
+        return int(self._rows(query, binding, orjson.dumps(list(without)).decode())[0][0])
 
     def state_rows(self, binding: str) -> list[dict[str, Any]]:
         """Return key, version, JSON and size of each value, for people."""

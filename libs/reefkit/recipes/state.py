@@ -9,6 +9,7 @@ from reefkit.jobs.recipe_store import Effects, RecipeStore, Write
 
 MAX_KEY_CHARS = 256
 MAX_VALUE_BYTES = 64 * 1024 * 1024
+MAX_TOTAL_BYTES = 1024 * 1024 * 1024
 # A dataclass or a date would come back as another type.
 _STRICT = (
     orjson.OPT_PASSTHROUGH_DATACLASS
@@ -25,6 +26,9 @@ class BufferedState:
         self._writes: dict[str, Write] = {}
         self._reads: dict[str, int] = {}
         self._listed: dict[str, tuple[str, ...]] = {}
+        self._sizes: dict[str, int] = {}
+        self._written = 0
+        self._stored_bytes: int | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a copy of a JSON value."""
@@ -63,8 +67,9 @@ class BufferedState:
 
     def saved(self) -> None:
         """Forget writes and reads after they were saved."""
-        for remembered in (self._writes, self._reads, self._listed):
+        for remembered in (self._writes, self._reads, self._listed, self._sizes):
             remembered.clear()
+        self._written, self._stored_bytes = 0, None
 
     def _read(self, key: str) -> Write:
         if key in self._writes:
@@ -80,4 +85,18 @@ class BufferedState:
         if size > MAX_VALUE_BYTES:
             limit = f"{MAX_VALUE_BYTES // 1024**2} MB"
             raise ValueError(f"{write.key!r}: a value of ctx.store has at most {limit}")
-        self._writes[write.key] = write
+        written = self._written + size - self._sizes.get(write.key, 0)
+        if size and self._total(written, write.key) > MAX_TOTAL_BYTES:
+            limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
+            raise ValueError(
+                f"{write.key!r}: ctx.store holds at most {limit} of a recipe: drop keys"
+            )
+        self._writes[write.key], self._sizes[write.key], self._written = write, size, written
+
+    def _total(self, written: int, key: str) -> int:
+        # At first as if no key were overwritten: the exact number reads all rows again.
+        if self._stored_bytes is None:
+            self._stored_bytes = self._store.state_bytes(self._binding)
+        if (total := self._stored_bytes + written) <= MAX_TOTAL_BYTES:
+            return total
+        return self._store.state_bytes(self._binding, without={key, *self._sizes}) + written
