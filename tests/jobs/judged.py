@@ -1,6 +1,7 @@
 """A recipe with a signal for the host's tests: a judge votes on each unit."""
 
 import asyncio
+import os
 
 from reefcommon.config_sections import ModelEndpoint
 from reefcommon.events import Signal
@@ -24,6 +25,8 @@ class JudgedRecipe(WordsRecipe):
             return None
         if unit.feedback == "odd":
             raise ZeroDivisionError("words of a user")
+        if unit.feedback == "deadly":
+            os._exit(7)
         judge = ctx.models["judge"]
         question = [{"role": "user", "content": unit.feedback}]
         votes = await asyncio.gather(

@@ -13,6 +13,7 @@ from reefcommon.recipe import Knobs
 from reefkit.jobs import loop
 from reefkit.jobs.host import take_over
 from reefkit.recipes import endpoint as endpoints
+from reefkit.recipes.signal_tries import MAX_ENDS
 from reefkit.recipes.signals import RESTORED
 from reefkit.retry import RetryPolicy
 from tests.fakes.judge import Judge
@@ -380,6 +381,27 @@ async def test_a_recipe_that_lost_its_signal_goes_on_without(rig_of, judge):
     rig.restart()
     await rig.loop.signals.settle()
     assert rig.store.counts("samples", rig.key) == {"waiting": 1}
+
+
+async def test_a_signal_that_ends_the_process_costs_its_unit_after_some_ends(
+    rig_of, judge, tmp_path
+):
+    rig = rig_of()
+    await rig.arrive("a", "b", "deadly", "c", "d")
+    ends = []
+    while rig.store.counts("samples", rig.key).get("unsignalled"):
+        command = (sys.executable, "-m", "tests.jobs.signal_host", str(tmp_path), judge.url)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+        ends.append(await process.wait())
+    assert ends == [7] * MAX_ENDS + [0]
+    assert rig.store.counts("samples", rig.key) == {"refused": 1, "waiting": 4}
+    await rig.kit.outbox.flush()
+    (refusal,) = rig.bus.refusals
+    assert (refusal.sample_id, refusal.reason) == (
+        "smp-2", f"signal failed: the host ended in it {MAX_ENDS} times",
+    )  # fmt: skip
+    assert len(judge.keys) == 4 * CALLS
+    assert rig.store.cut_off(rig.key) == {}
 
 
 async def test_a_process_that_is_killed_repeats_only_calls_in_flight(rig_of, judge, tmp_path):

@@ -11,6 +11,8 @@ from reefcommon.events import SampleRefused, Signal, SignalComputed, Unit
 from reefkit.jobs.recipe_store import Effects, Outgoing, RecipeStore, apply_effects
 from reefkit.jobs.schema import load_unit, put_event
 
+_UNDER_WAY = "signal under way: "
+
 
 class SignalStore(RecipeStore):
     def unsignalled(self, binding: str, limit: int, skipped: Collection[str]) -> list[Unit]:
@@ -30,6 +32,26 @@ class SignalStore(RecipeStore):
         count = "select count(*) from samples where binding = ? and state = 'unsignalled'"
         while (more := self._rows(count, binding)[0][0] - beyond) > 0:
             yield from self.unsignalled(binding, min(more, 100), ())
+
+    def begin_signal(self, binding: str, unit_id: str) -> None:
+        """Note that a signal is under way: the note stays if the process ends meanwhile."""
+        again = "on conflict do update set value = value + 1"
+        with self._transaction() as db:
+            row = (binding, _UNDER_WAY + unit_id)
+            db.execute(f"insert into marks values (?, ?, '1') {again}", row)
+
+    def end_signal(self, binding: str, unit_id: str) -> None:
+        with self._transaction() as db:
+            row = (binding, _UNDER_WAY + unit_id)
+            db.execute("delete from marks where binding = ? and name = ?", row)
+
+    def cut_off(self, binding: str) -> dict[str, int]:
+        """Return the units that still have a note, and how often their signal was begun."""
+        query = (
+            "select sample_id, value from marks join samples using (binding)"
+            " where binding = ? and name = ? || sample_id and state = 'unsignalled'"
+        )
+        return {unit: int(begun) for unit, begun in self._rows(query, binding, _UNDER_WAY)}
 
     def signal_of(self, binding: str, unit_id: str) -> tuple[str, Signal | None] | None:
         """Return (event id, signal) of a unit; None if there is none yet."""

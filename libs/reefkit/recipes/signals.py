@@ -5,6 +5,7 @@
 #               |exception    again, max_attempts times, then refused `signal failed: <place>`
 #               |BudgetSpent  the stage stops; the limit counts anew at the next start
 #               |Unavailable  the stage pauses, longer each time; the unit goes on waiting
+#               |host ends    then units under way come one by one, each a few times at most
 #
 # Result, writes to ctx.store and event are one transaction. Signals that the log has and the job
 # store has not are read first, so that no model is asked twice.
@@ -28,21 +29,13 @@ from reefkit.jobs.recipe_store import Effects, StateConflict
 from reefkit.jobs.usable import checked_signal, unusable
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.runtime import RecipeContext, RecipeRuntime
+from reefkit.recipes.signal_tries import CutOff, Tries
 from reefkit.redis_lease import LeaseLost
 
 log = structlog.get_logger()
 
 RESTORED = "signals_restored"
 NO_SIGNAL = "no_signal"
-
-
-@dataclass(slots=True)
-class _Tries:
-    """The tries of a unit. `others`: signals of other units at its last failure."""
-
-    failures: int = 0
-    others: int = 0
-    not_before: float = 0.0
 
 
 def signal_id(binding: Binding, unit_id: str) -> str:  # type: ignore[type-arg]
@@ -60,11 +53,15 @@ class SignalStage:
     computed: int = 0
     waits: str = ""
     last_error: str | None = None
+    _cut_off: CutOff = field(init=False)
     _spent: bool = False
     _pauses: int = 0
     _paused_until: float = 0.0
-    _tries: dict[str, _Tries] = field(default_factory=dict)
+    _tries: dict[str, Tries] = field(default_factory=dict)
     _running: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._cut_off = CutOff(self.runtime.services.store, self._key)
 
     @property
     def needed(self) -> bool:
@@ -97,7 +94,8 @@ class SignalStage:
     async def start(self, now: float | None = None) -> int:
         """Begin signals up to the limit; return the number of new calls."""
         services, now = self.runtime.services, now or asyncio.get_running_loop().time()
-        free = services.signals_at_once - len(self._running)
+        at_once = 1 if self._cut_off.ends else services.signals_at_once
+        free = at_once - len(self._running)
         if self._spent or free <= 0 or now < self._paused_until:
             return 0
         later = [name for name, tries in self._tries.items() if tries.not_before > now]
@@ -109,6 +107,8 @@ class SignalStage:
             units += await asyncio.to_thread(find, self._key, free - len(units), skipped)
         for unit in units:
             self._running[unit.event_id] = asyncio.create_task(self._compute(unit))
+        if not self._running:  # the others were refused meanwhile, as too old
+            self._cut_off.ends.clear()
         return len(units)
 
     def facts(self) -> dict[str, object]:
@@ -163,6 +163,7 @@ class SignalStage:
 
     async def _restore(self) -> None:
         services, binding = self.runtime.services, self.runtime.binding
+        await self._cut_off.look()
         if not self.needed:
             await asyncio.to_thread(services.store.need_no_signals, self._key)
             return
@@ -197,11 +198,12 @@ class SignalStage:
             await asyncio.to_thread(store.use_signal, self._key, computed, self._no_signal(unit))
             self.ready()
             return
-        if (reason := unusable(binding, unit)) is not None:
+        if (reason := unusable(binding, unit) or self._cut_off.reason(unit.event_id)) is not None:
             await self._refuse(unit, reason)
             return
         try:
-            await self._ask(unit)
+            async with self._cut_off.noted(unit.event_id):
+                await self._ask(unit)
         except LeaseLost:
             raise
         except BudgetSpent as error:
@@ -240,7 +242,7 @@ class SignalStage:
 
     async def _put_off(self, unit: Unit, error: Exception, *, is_away: bool) -> None:
         retry, now = self.runtime.services.retry, asyncio.get_running_loop().time()
-        tries = self._tries.setdefault(unit.event_id, _Tries(others=self.computed))
+        tries = self._tries.setdefault(unit.event_id, Tries(others=self.computed))
         reason = place_of(error)
         self.last_error = f"{reason}\n{last_lines(error)}" if not is_away else reason
         if is_away:
@@ -267,7 +269,8 @@ class SignalStage:
         refusals, events = {unit.event_id: reason}, [(refusal, topics.TRAINING)]
         await asyncio.to_thread(store.refuse_unsignalled, self._key, refusals, events, effects)
         self._count("refused")
-        self._tries.pop(unit.event_id, None)
+        for known in (self._tries, self._cut_off.ends):
+            known.pop(unit.event_id, None)
         self.ready()
 
     def _count(self, outcome: str) -> None:
