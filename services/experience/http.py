@@ -12,6 +12,7 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
 from services.experience.clickhouse import ClickHouseReads
 from services.experience.kafka import KafkaHandled
+from services.experience.key_lookups import KeyLookups
 from services.experience.ports import Audit, BodyStore, UnknownCursor
 
 Next = Callable[[Request], Awaitable[Response]]
@@ -75,18 +76,20 @@ def key_routes(reads: ClickHouseReads, handled: KafkaHandled, bodies: BodyStore)
 
     A 404 says whether the log was read far enough.
     """
+    lookups = KeyLookups(reads.keys)
     router = APIRouter(default_response_class=Response)
 
     @router.get("/keys/{key}")
     async def key(key: str, until: float, wait_s: Wait = 0.0) -> Response:
-        found = await reads.key(key)
-        if found is None:
+        complete = handled.has_reached(until)
+        found = await lookups.find(key)
+        if found is None and not complete:
             complete = await handled.reaches(until, within_s=wait_s)
-            found = await reads.key(key)
+            found = await lookups.find(key)
         if found is None:
             return _json({"complete": complete}, 404)
         if found.get("body_ref") is not None:
-            found["response"] = (await _body(bodies, found["body_ref"])).get("response")
+            found = {**found, "response": (await _body(bodies, found["body_ref"])).get("response")}
         return _json(found)
 
     return router

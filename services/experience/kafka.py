@@ -90,6 +90,10 @@ class KafkaHandled:
     _reached: float = 0.0
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def has_reached(self, until: float) -> bool:
+        """Return whether it is known that events up to `until` are stored."""
+        return self._reached >= until
+
     async def reaches(self, until: float, *, within_s: float) -> bool:
         """Return whether events up to `until` (Unix seconds) are stored; waits `within_s`."""
         try:

@@ -1,5 +1,6 @@
 """The read API."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ from fastapi import FastAPI
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
-from services.experience.http import errors_as_answers, read_routes
+from services.experience.http import errors_as_answers, key_routes, read_routes
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
 from tests.experience.factory import Bodies, inference, report
@@ -130,6 +131,40 @@ async def test_a_store_that_is_away_is_503() -> None:
     async with client(Away()) as http:
         response = await http.get("/records/rec-0")
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+class Read:
+    """A log of which is known that it was handled until `until`."""
+
+    def __init__(self, until: float) -> None:
+        self.until, self.waited = until, 0
+
+    def has_reached(self, until: float) -> bool:
+        return self.until >= until
+
+    async def reaches(self, until: float, *, within_s: float) -> bool:
+        self.waited += 1
+        return self.has_reached(until)
+
+
+@pytest.mark.store
+async def test_keys_are_found_with_their_answers(service: Service) -> None:
+    answered = inference(record_id="own-1", at=1, response={"id": "x"})
+    await service.take(answered, report("own-1", score=0.5, report_id="said-1"))
+    app, read = FastAPI(), Read(until=5)
+    app.include_router(key_routes(service.reads, read, Bodies()))  # type: ignore[arg-type]
+    asked = [("own-1", 9), ("said-1", 9), ("own-2", 5), ("own-3", 9)]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://experience") as http:
+        found = await asyncio.gather(
+            *(http.get(f"/keys/{key}", params={"until": until}) for key, until in asked)
+        )
+    own, said, known, unsure = ((one.status_code, one.json()) for one in found)
+    assert (own[0], own[1]["kind"], own[1]["response"]) == (200, "inference", {"id": "x"})
+    assert "id" not in own[1]
+    assert (said[0], said[1]["kind"], said[1]["scenario"]) == (200, "report", "default")
+    assert (known, unsure) == ((404, {"complete": True}), (404, {"complete": False}))
+    assert read.waited == 1
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 # Lists are newest first and have no bodies and no tokens.
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,15 +125,17 @@ class ClickHouseReads:
             "refusals": [_worded(row) for row in refusals],
         }
 
-    async def key(self, key: str) -> Row | None:
-        """Return an exchange with its answer, or a report, with its digest; None if unknown."""
-        found = await self.database.select(_KEY, "records", "record_id = {id:String}", id=key)
-        if found:
-            texts = {name: rows.load(found[0][name]) for name in ("response", "body_ref")}
-            return {**found[0], "stream": bool(found[0]["stream"]), **texts}
-        columns = "'report' AS kind, digest, scenario"
-        reports = await self.database.select(columns, "reports", "report_id = {id:String}", id=key)
-        return reports[0] if reports else None
+    async def keys(self, keys: Sequence[str]) -> dict[str, Row]:
+        """Return by key an exchange with its answer, or a report, each with its digest."""
+        select, asked = self.database.select, list(keys)
+        mine = "record_id IN {ids:Array(String)}"
+        found = await select(f"record_id AS id, {_KEY}", "records", mine, ids=asked)
+        for row in found:
+            texts = {name: rows.load(row[name]) for name in ("response", "body_ref")}
+            row.update(texts, stream=bool(row["stream"]))
+        columns, mine = "report_id AS id, 'report' AS kind, digest, scenario", "report_id IN"
+        reports = await select(columns, "reports", f"{mine} {{ids:Array(String)}}", ids=asked)
+        return {row.pop("id"): row for row in (*reports, *found)}
 
     async def summary(self, scenario: str) -> Row:
         counts: Row = {"scenario": scenario}
