@@ -180,7 +180,7 @@ class GenerationLoop:
         self._charged_until = start
         with self.runner.interrupted_by(self._let_users_pass):
             if self._read_next:
-                chunk = self.settings.background_chunk_tokens
+                chunk = self._background_chunk(start)
                 posts = lane.read(chunk, self.version, admit=admit)
             else:
                 posts = lane.step(self.version)
@@ -189,6 +189,12 @@ class GenerationLoop:
         self._post(posts)
         if self._crash is not None:
             raise self._crash
+
+    def _background_chunk(self, now: float) -> int:
+        # A first user waits for one layer of the chunk at most; those who stay get short ones.
+        settings = self.settings
+        alone = not self._share.users_present(now)
+        return settings.prefill_chunk_tokens if alone else settings.background_chunk_tokens
 
     def _let_users_pass(self) -> None:
         # Weights, rows and pauses stay as they are until the unit ends: only submissions are taken.

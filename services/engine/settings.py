@@ -26,7 +26,7 @@ class Settings(EnvironmentSettings):
     prefill_chunk_tokens: int = Field(default=256, ge=1)
     """Prompt tokens read between two decode steps: the bound on how long others wait."""
     background_chunk_tokens: int = Field(default=32, ge=1)
-    """The same for prompts of background requests (`priority` above 0)."""
+    """The same for prompts of background requests (`priority` above 0) while users are served."""
     background_share: float = Field(default=0.08, gt=0, lt=1)
     """Share of the time that background requests get while users are served."""
     background_linger_s: float = Field(default=0.1, ge=0)

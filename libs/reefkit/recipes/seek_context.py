@@ -1,6 +1,7 @@
 """`SeekContext`: how a seeker asks, reports, waits for what was learned, and proposes."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -129,14 +130,15 @@ class SeekerContext(RecipeContext):
 
     async def learned(self, receipts: Sequence[str]) -> Learned:
         units = {ids.sample_id(report_key(name), (name,)): name for name in receipts}
-        wait_s = POLL_S
+        began = time.monotonic()
         while True:
             self.life.check()
             fates = await self.caller.on_host(asyncio.to_thread(self._fates, units))
             if (end := learned_from(list(units.values()), fates)) is not None:
                 return end
-            await asyncio.sleep(wait_s)
-            wait_s = min(wait_s * 1.5, POLL_AT_MOST_S)
+            # So that a step of seconds is not seen a second late.
+            waited_s = time.monotonic() - began
+            await asyncio.sleep(min(max(waited_s / 20, POLL_S), POLL_AT_MOST_S))
 
     async def publish(
         self, kind: Kind, directory: Path, *, metrics: Mapping[str, float], reason: str
