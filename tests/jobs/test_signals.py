@@ -88,7 +88,7 @@ async def test_signals_and_questions_are_counted(rig_of, judge):
 
 
 async def test_units_are_judged_at_once_up_to_a_bound(rig_of, judge):
-    judge.delay_s = 0.1
+    judge.delay_s = 0.2
     rig = rig_of(signals_at_once=2)
     await rig.arrive(*"abcdef")
     await rig.loop.signals.settle()
