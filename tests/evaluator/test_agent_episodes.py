@@ -13,8 +13,9 @@ from reefcommon.harness.files import write_tree
 from reefcommon.harness.tree import Entry
 from reefkit.artifacts.git import GitArtifactStore
 from services.evaluator.trials import ON_TRIAL
-from tests.episodes.conftest import PROGRAM, Model
+from tests.episodes.conftest import PROGRAM, Model, left_over
 from tests.evaluator.conftest import World, candidate
+from tests.publisher.fakes import FakeStore
 
 pytestmark = pytest.mark.redis
 
@@ -224,3 +225,38 @@ async def test_a_mistake_is_named_at_the_start(
     agents.text = TEXT.replace(*change)
     with pytest.raises(BadConfig, match=says):
         await agents.process()
+
+
+async def test_weights_are_tried_on_their_node(agents: World, model: Model) -> None:
+    agents.nodes[0].url = model.url
+    agents.store = FakeStore()
+    model.answer = lambda _messages: LABEL if "cand" in model.asked[-1][2]["model"] else TALK
+    agents.text = TEXT.replace("90}", "90, at_once: 1}")
+    found = await agents.verdict(candidate())
+    assert (found.verdict, found.wins) == ("select", 5)
+    names = {body["model"] for _, _, body in model.asked}
+    assert len(names) == 2
+    assert "reef" in names
+    assert not any("x-reef-scenario" in headers for _, headers, _ in model.asked)
+
+
+async def test_a_process_that_ends_in_a_run_leaves_it_to_the_next(
+    agents: World, model: Model
+) -> None:
+    model.answer = lambda _messages: "fork\nloop"
+    content = harness(agents, "Write the label.")
+    first = await agents.process()
+    await first.on_candidate(candidate(kind="harness", content_id=content))
+    async with asyncio.timeout(60):
+        while not left_over():
+            await asyncio.sleep(0.05)
+    await first.trials.close()
+    assert left_over() == []
+    async with asyncio.timeout(60):
+        while list((agents.state / "episodes").iterdir()):
+            await asyncio.sleep(0.05)
+    model.answer = obeys("Write", LABEL)
+    await agents.look()
+    assert [verdict.verdict for verdict in agents.verdicts()] == ["select"]
+    assert await agents.look() == []
+    assert len(agents.verdicts()) == 1

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -179,14 +179,27 @@ async def launched(
         raise Transient(f"the agent's launcher did not answer in {_START_S:g} s") from error
     finally:
         if listener is None:
-            await AgentProcess(process, ours, ours).end(mark)
+            await finished(AgentProcess(process, ours, ours).end(mark))
     try:
         yield agent
     finally:
         try:
-            await agent.end(mark)
+            await finished(agent.end(mark))
         finally:
             listener.close()
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Do work to its end, also if the caller is cancelled meanwhile, even several times."""
+    task, cancelled = asyncio.create_task(work), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def _drain(stream: asyncio.StreamReader | None) -> None:

@@ -23,7 +23,7 @@ from reefcommon.harness.trajectory import AgentOutcome
 from reefcommon.harness.tree import Tree
 from reefkit.episodes import isolation
 from reefkit.episodes.folder import Folder
-from reefkit.episodes.process import Bounds, Ended, launched
+from reefkit.episodes.process import Bounds, Ended, finished, launched
 from reefkit.episodes.program import Program, agent_of, check_program, program_of
 from reefkit.episodes.relay import Relay, Upstream, running
 
@@ -87,7 +87,7 @@ class AgentRunner:
         except OSError as error:
             raise Transient(f"the episode could not be run: {error}") from error
         finally:
-            await asyncio.to_thread(folder.remove)
+            await finished(asyncio.to_thread(folder.remove))
 
     async def _run(
         self, program: Program, folder: Folder, task: Task, tree: Tree, seat: Seat
