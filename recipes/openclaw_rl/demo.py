@@ -136,7 +136,7 @@ def _tiny() -> Demonstration:
         max_tokens=6,
         batch=16,
         minutes=5,
-        goal=0.87,
+        goal=0.9,
     )
 
 

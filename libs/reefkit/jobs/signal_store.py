@@ -46,7 +46,14 @@ class SignalStore(RecipeStore):
             db.execute("delete from marks where binding = ? and name = ?", row)
 
     def cut_off(self, binding: str) -> dict[str, int]:
-        """Return the units that still have a note, and how often their signal was begun."""
+        """Return the units that still have a note, and how often their signal was begun.
+
+        A unit that waited for a model loses its note: its code did not run.
+        """
+        waited = "select ? || subject from calls where binding = ? and body is null"
+        with self._transaction() as db:
+            row = (binding, _UNDER_WAY, binding)
+            db.execute(f"delete from marks where binding = ? and name in ({waited})", row)
         query = (
             "select sample_id, value from marks join samples using (binding)"
             " where binding = ? and name = ? || sample_id and state = 'unsignalled'"
