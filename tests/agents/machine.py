@@ -22,10 +22,13 @@ for (const word of words.slice(words.indexOf("--prefix") + 2)) {
   fs.mkdirSync(path.join(folder, "dist"), { recursive: true });
   fs.mkdirSync(path.join(folder, "bin"), { recursive: true });
   if (name.startsWith("node-")) fs.symlinkSync(process.execPath, path.join(folder, "bin/node"));
-  fs.writeFileSync(path.join(folder, "dist/cli.js"), `
-    const env = Object.fromEntries(Object.entries(process.env).filter(([k]) => /^(PI|REEF)_/.test(k)));
+  const agent = `#!/usr/bin/env node
+    const ours = /^(PI|REEF|CLAUDE|CODEX|ANTHROPIC)_/;
+    const env = Object.fromEntries(Object.entries(process.env).filter(([k]) => ours.test(k)));
     console.log(JSON.stringify({ argv: process.argv.slice(2), env, node: process.execPath }));
-    process.exit(Number(process.env.AGENT_EXIT ?? 0));`);
+    process.exit(Number(process.env.AGENT_EXIT ?? 0));`;
+  for (const name of ["dist/cli.js", "bin/codex.js", "bin/claude.exe"])
+    fs.writeFileSync(path.join(folder, name), agent, { mode: 0o755 });
 }
 """
 
@@ -34,14 +37,15 @@ for (const word of words.slice(words.indexOf("--prefix") + 2)) {
 class Machine:
     home: Path
     env: dict[str, str] = field(default_factory=dict)
+    name: str = "pi"
 
     @property
     def root(self) -> Path:
-        return self.home / ".local/share/reef/pi"
+        return self.home / ".local/share/reef" / self.name
 
     @property
     def wrapper(self) -> Path:
-        return self.home / ".local/bin/reef-pi"
+        return self.home / f".local/bin/reef-{self.name}"
 
     @property
     def npm_calls(self) -> list[str]:

@@ -13,16 +13,19 @@ from reefcommon.harness.trajectory import Trajectory
 from reefcommon.harness.tree import NAME_PATTERN, Tree
 
 HOME, ROOT = "{home}", "{root}"
-"""In values of `environment`: the folder of the agent's files, and the installation's root."""
+"""In `environment` and `arguments`: the folder of the agent's files, the installation's root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A version of the agent in the npm registry. `node`: the least version of Node."""
+    """A version of the agent in the npm registry.
+
+    `node`: the least version of Node that runs it; empty if the program needs no Node.
+    """
 
     name: str
     version: str
-    # the script below the package's folder
+    # the script, or the program, below the package's folder
     program: str
     node: str
 
@@ -67,6 +70,12 @@ class Agent(ABC):
     @abstractmethod
     def headless(self, task: str) -> Sequence[str]:
         """Return the arguments for a run without a terminal, which prints its events."""
+
+    # before the arguments of a user, or of `headless`
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    # its own logs below HOME, if they hold the ids of its answers; else it writes REEF_RECEIPTS
+    logs: ClassVar[str] = ""
 
     # arguments of a user's start that mean a run without a terminal
     headless_flags: ClassVar[frozenset[str]] = frozenset()

@@ -43,6 +43,8 @@ def plan_of(agent: Agent, tree: Tree, place: Place, version: Version) -> dict[st
             for one in agent.packages
         ],
         "environment": dict(agent.environment()),
+        "arguments": list(agent.arguments),
+        "logs": agent.logs,
         "headless": sorted(agent.headless_flags),
         "files": {name: base64.b64encode(body).decode() for name, body in files.items()},
         "sums": sums,

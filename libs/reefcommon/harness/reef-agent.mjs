@@ -1,5 +1,5 @@
 // The program behind reef-AGENT: it installs a plan, checks what is installed before each start,
-// offers updates, and reports on answers. It needs Node 18 and nothing else.
+// offers updates, and reports on answers. It needs Node 20 and nothing else.
 //
 //   ROOT/plan.json        what is installed: files with their digests, place, packages
 //   ROOT/plan.next.json   an installation on its way: whoever finds it finishes it
@@ -102,7 +102,7 @@ function program(root, plan) {
   const one = chosen(plan);
   const folder = path.join(root, "app", one.version);
   const mark = path.join(folder, ".complete");
-  const own = older(process.version, one.node);
+  const own = Boolean(one.node) && older(process.version, one.node);
   const major = one.node.split(".")[0];
   if (!fs.existsSync(mark)) {
     say(`fetching ${one.name} ${one.version}${own ? ` and Node ${major}` : ""} from npm; this takes a minute`);
@@ -111,8 +111,9 @@ function program(root, plan) {
     write(mark, JSON.stringify({ own }));
   }
   const alone = path.join(folder, "node_modules", `node-${process.platform}-${process.arch}`, "bin", "node");
+  const node = JSON.parse(fs.readFileSync(mark, "utf8")).own ? alone : process.execPath;
   return {
-    node: JSON.parse(fs.readFileSync(mark, "utf8")).own ? alone : process.execPath,
+    node: one.node ? node : "", // a program without Node is started as it is
     script: path.join(folder, "node_modules", one.name, one.program),
     version: one.version,
   };
@@ -281,7 +282,8 @@ async function start(root, plan, words) {
   const { node, script } = program(root, current);
   const filled = (text) => text.replaceAll("{home}", path.join(root, "home")).replaceAll("{root}", root);
   const environment = Object.entries(current.environment).map(([name, text]) => [name, filled(text)]);
-  const child = spawn(node, [script, ...words], {
+  const given = [...(current.arguments ?? []).map(filled), ...words];
+  const child = spawn(node || script, node ? [script, ...given] : given, {
     stdio: "inherit",
     env: {
       ...process.env,
@@ -306,8 +308,23 @@ function doctor(root, plan) {
   place(root, plan);
   const { node, script, version } = program(root, plan);
   say(changed.length ? `restored: ${changed.join(", ")}` : "all files are as they were installed");
-  say(`${plan.agent} ${version}, ${fs.existsSync(script) ? script : "MISSING"}, with ${node}`);
+  say(`${plan.agent} ${version}, ${fs.existsSync(script) ? script : "MISSING"}${node ? `, with ${node}` : ""}`);
   return fs.existsSync(script) ? 0 : 1;
+}
+
+function lastReceipt(root, plan) {
+  const kept = path.join(root, "receipts");
+  if (!plan.logs) return fs.existsSync(kept) ? fs.readFileSync(kept, "utf8").trim().split("\n").at(-1) : "";
+  // The newest log's last id of an answer. Within a text of the log its quotes would be escaped.
+  const folder = path.join(root, "home", plan.logs);
+  const names = fs.existsSync(folder) ? fs.readdirSync(folder, { recursive: true }) : [];
+  const logs = names.filter((name) => name.endsWith(".jsonl")).map((name) => path.join(folder, name));
+  const age = new Map(logs.map((log) => [log, fs.statSync(log).mtimeMs]));
+  for (const log of logs.sort((one, other) => age.get(other) - age.get(one))) {
+    const found = [...fs.readFileSync(log, "utf8").matchAll(/"id": ?"(?:msg|fc)_(rec-[0-9a-f-]+)/g)];
+    if (found.length) return found.at(-1)[1];
+  }
+  return "";
 }
 
 async function report(root, plan, words) {
@@ -319,8 +336,7 @@ async function report(root, plan, words) {
   }
   if (options.score === undefined && !options.feedback)
     throw new Refused(`usage: reef-${plan.agent} report [--score NUMBER] [--receipt ID] [WORDS]`);
-  const kept = path.join(root, "receipts");
-  const last = fs.existsSync(kept) ? fs.readFileSync(kept, "utf8").trim().split("\n").at(-1) : "";
+  const last = lastReceipt(root, plan);
   if (!options.references.length && last) options.references = [last];
   if (!options.references.length) throw new Refused("there is no answer to report on yet");
   const done = await ask(root, plan, "/reef/report", { body: options });

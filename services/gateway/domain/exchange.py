@@ -31,7 +31,14 @@ HOT = frozenset({*INFERENCE, *dialects.PATHS, REPORT})
 LAST_PRIORITY = 100
 MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
-_SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
+_SESSION_HEADERS = (
+    b"x-reef-tag-session",
+    b"session_id",
+    b"x-session-id",
+    b"x-session-affinity",
+    b"x-claude-code-session-id",
+    b"thread-id",  # Codex: a helper of a session has a thread of its own
+)
 _PROMPT_PREFIX = 64
 _TEXTS = "a string, a list of strings, or a list of token ids"
 _VISIBLE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # it goes back in a header

@@ -1,0 +1,1 @@
+"""Claude Code, a coding agent for the terminal that speaks Anthropic's Messages."""

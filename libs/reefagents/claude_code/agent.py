@@ -1,0 +1,96 @@
+"""Claude Code: the files of a harness tree in the agent's own folder, and its binding to Reef."""
+
+# CLAUDE.md               rules and memory: Claude Code puts it before each conversation
+# skills/<name>/SKILL.md  the prompt names and describes it; the model reads it if it needs it
+# commands/<name>.md      templates that a user calls as /name
+# reef.json               the binding, and settings of the tree; read before the user's and a
+#                         project's settings, which stay the agent's to write
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reefcommon.harness.admission import Adapter
+from reefcommon.harness.agent import HOME, Agent, Package, Place
+from reefcommon.harness.render import (
+    as_json,
+    enabled,
+    front_matter,
+    merged_config,
+    name_of,
+    rules_and_memory,
+)
+from reefcommon.harness.tree import Tree
+
+# Endpoint, key, model and network are the binding's; hooks, plugins and permissions run code.
+_SETTINGS = frozenset({"alwaysThinkingEnabled", "attribution", "language", "outputStyle"})
+# Every name by which the agent asks for a model: it has its own for small tasks and for helpers.
+_MODELS = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+_TOOLS = "Bash,Edit,Glob,Grep,NotebookEdit,Read,Skill,Task,TodoWrite,Write"
+
+
+class ClaudeCode(Agent):
+    adapter = Adapter(
+        "claude-code",
+        frozenset({"rules", "memory", "skill", "agent_command", "config"}),
+        settings={"primary": _SETTINGS},
+    )
+    about = "a coding agent for the terminal, of Anthropic"
+    packages = (Package("@anthropic-ai/claude-code", "2.1.332", "bin/claude.exe", ""),)
+    arguments = ("--settings", f"{HOME}/reef.json")
+    logs = "projects"
+    headless_flags = frozenset({"-p", "--print", "--version", "-v", "--help", "-h"})
+
+    def tree_files(self, tree: Tree) -> dict[str, bytes]:
+        files = {}
+        if text := rules_and_memory(tree):
+            files["CLAUDE.md"] = text.encode()
+        for entry in enabled(tree, "skill"):
+            path = f"skills/{name_of(entry)}/SKILL.md"
+            files[path] = front_matter(entry, "name", "description")
+        for entry in enabled(tree, "agent_command"):
+            files[f"commands/{name_of(entry)}.md"] = front_matter(entry, "description")
+        return files
+
+    def own_files(self, tree: Tree, place: Place) -> dict[str, bytes]:
+        settings = merged_config(tree).get("primary", {})
+        return {"reef.json": as_json({**settings, **_binding(place)})}
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "CLAUDE_CONFIG_DIR": HOME,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            # A line in the system text that differs from request to request.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            # A user's own key, or another service's switch, would go before the binding.
+            "ANTHROPIC_API_KEY": "",
+            "ANTHROPIC_AUTH_TOKEN": "",
+            "CLAUDE_CODE_USE_BEDROCK": "",
+            "CLAUDE_CODE_USE_VERTEX": "",
+        }
+
+    def headless(self, task: str) -> Sequence[str]:
+        shown = ("--output-format", "stream-json", "--verbose")
+        return (*shown, "--allowedTools", _TOOLS, "-p", task)
+
+
+def _binding(place: Place) -> dict[str, Any]:
+    headers = {"x-reef-scenario": place.scenario, "x-reef-harness": "false"}
+    tokens = max(1, min(8192, place.context_tokens // 4))
+    environment = {
+        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {text}" for name, text in headers.items()),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(tokens),
+        **dict.fromkeys(_MODELS, place.model),
+    }
+    return {"apiKeyHelper": "printenv REEF_TOKEN", "env": environment, "model": place.model}
+
+
+AGENT = ClaudeCode()

@@ -1,0 +1,1 @@
+"""Codex, a coding agent for the terminal that speaks OpenAI's Responses."""
