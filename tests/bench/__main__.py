@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.bench import harness
 
-NAMES = ("gateway", "ingest", "scale", "engine", "users", "step", "publish", "stack")
+NAMES = ("gateway", "dialects", "ingest", "scale", "engine", "users", "step", "publish", "stack")
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +109,11 @@ async def measure(
     port: int, pid: int, traffic: Traffic, clients: int, count: int, *, skip: int = 0
 ) -> Row:
     """CPU ms and latency ms per exchange."""
-    requests = traffic.requests(max(count, clients), skip)
+    return await timed(port, pid, traffic.requests(max(count, clients), skip), clients)
+
+
+async def timed(port: int, pid: int, requests: list[bytes], clients: int) -> Row:
+    """CPU ms and latency ms of one of these requests."""
     used, started = cpu_s(pid), time.perf_counter()
     latencies = await ask(port, requests, clients)
     wall, used = time.perf_counter() - started, cpu_s(pid) - used
@@ -134,11 +138,17 @@ class Servers:
 
 @contextlib.asynccontextmanager
 async def servers(
-    *, broker: str, idempotence: bool = False, scenarios: int = 1
+    *,
+    broker: str,
+    idempotence: bool = False,
+    scenarios: int = 1,
+    serve: str = "",
+    before: Callable[[str, Path], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Servers]:
     """The pass-through and the gateway, before the same serving node; `broker` is `memory` or `s3`.
 
     idempotence: as in production. Tansu has none, so a door before it acknowledges the events.
+    serve: the gateway's serve.yaml; `before` gets Redis and the state directory before it starts.
     """
     from reefcommon.config import parse
     from reefstack.embedded import Options, embedded_stack
@@ -165,6 +175,11 @@ async def servers(
                 "REEF_STATE_DIR": state,
                 "REEF_GATEWAY_PORT": str(gateway),
             }
+            if serve:
+                env["REEF_CONFIG"] = str(Path(state) / "serve.yaml")
+                Path(env["REEF_CONFIG"]).write_text(serve)
+            if before is not None:
+                await before(stack.redis_url, Path(state))
             arguments = ["-m", "tests.bench.peers", "door", str(door), stack.kafka_bootstrap]
             with (
                 program(*arguments, port=door),

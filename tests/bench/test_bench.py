@@ -14,7 +14,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.redis, pytest.mark.store]
 
 @pytest.mark.parametrize(
     ("name", "figures"),
-    [("gateway", "cpu_ms ratio p50_ms"), ("ingest", "per_s cpu_us"), ("scale", "cpu_us ratio")],
+    [
+        ("gateway", "cpu_ms ratio p50_ms"),
+        ("dialects", "cpu_ms of_chat"),
+        ("ingest", "per_s cpu_us"),
+        ("scale", "cpu_us ratio"),
+    ],
 )
 def test_a_bench_writes_its_table(name: str, figures: str, tmp_path: Path):
     path = tmp_path / "found.json"

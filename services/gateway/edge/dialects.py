@@ -21,7 +21,8 @@ from services.gateway.domain.dialects.base import (
 from services.gateway.domain.dialects.message_events import MessageEvents
 from services.gateway.domain.dialects.messages import CountTokens, Messages
 from services.gateway.domain.dialects.response_events import ResponseEvents
-from services.gateway.domain.dialects.responses import PREFIX, Responses, continued
+from services.gateway.domain.dialects.response_items import PREFIX
+from services.gateway.domain.dialects.responses import Responses, continued
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.sse import Frames, data_of
 from services.gateway.exchange.client import AsgiOutlet
@@ -61,7 +62,7 @@ class DialectOutlet(AsgiOutlet):
         self.status, self._headers, self._head = status, headers, headers
         if self.turn is not None:
             self.turn.receipt = dict(headers).get(b"x-reef-agent-record-id", b"").decode()
-            self.turn.created = int(time.time())
+            self.turn.created = self.turn.ended = int(time.time())
         if self.event_stream:
             await super().start(status, headers)
 
@@ -111,6 +112,7 @@ class DialectOutlet(AsgiOutlet):
 
     def _event(self, translator: Translator, text: bytes) -> list[dict[str, Any]]:
         if text == b"[DONE]":
+            translator.turn.ended = int(time.time())
             return translator.end()
         try:
             chunk = orjson.loads(text)

@@ -40,7 +40,6 @@ class Spelling:
         if text is not None and read(text) == value:
             return text
         # The spacing of the corpora that models have read.
-
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -56,6 +55,7 @@ class Turn:
     # known when the answer begins
     receipt: str = ""
     created: int = 0
+    ended: int = 0
 
 
 class Translator(ABC):

@@ -1,11 +1,18 @@
 """The events of a stream of Messages."""
 
 from services.gateway.domain.dialects.base import Json, Translator, Turn
-from services.gateway.domain.dialects.messages import Messages, head_of, stop_of, usage_of
+from services.gateway.domain.dialects.messages import (
+    Messages,
+    head_of,
+    stop_of,
+    text_block,
+    usage_of,
+    use_block,
+)
 
 
 def _empty_use(call: Json) -> Json:
-    return {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
+    return use_block(call["id"], call["name"], {})
 
 
 def _json_delta(piece: str) -> Json:
@@ -39,7 +46,7 @@ class MessageEvents(Translator):
                 self._choice = choice
             delta = choice.get("delta") or {}
             if delta.get("content"):
-                found += self._switch("text", {"type": "text", "text": ""})
+                found += self._switch("text", text_block(""))
                 found.append(self._delta({"type": "text_delta", "text": delta["content"]}))
             for call in delta.get("tool_calls") or ():
                 found += self._call(call)

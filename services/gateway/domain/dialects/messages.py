@@ -33,6 +33,16 @@ _PLAIN = {
 }
 # An agent's own line in the system text that differs from request to request.
 _NOISE = re.compile(r"^x-anthropic-billing-header:")
+# Parts of the vendor's usage that nothing here counts.
+_UNCOUNTED: Json = {
+    "cache_creation": None,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "inference_geo": None,
+    "output_tokens_details": None,
+    "server_tool_use": None,
+    "service_tier": None,
+}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERRORS = {
@@ -62,7 +72,7 @@ class Messages(Dialect):
         message = choice["message"]
         content: list[Json] = []
         if message.get("content"):
-            content.append({"type": "text", "text": message["content"]})
+            content.append(text_block(message["content"]))
         content += [_tool_use(call, turn.spelling) for call in message.get("tool_calls") or ()]
         reason, sequence = stop_of(choice)
         usage = chat.get("usage") or {}
@@ -101,13 +111,28 @@ def conversation(body: Json, spelling: Spelling) -> Json:
     if not isinstance(given, list) or not given:
         raise invalid("messages", "'messages' must be a non-empty list of message objects.")
     for index, message in enumerate(given):
-        messages += _messages(message, f"messages[{index}]", spelling)
+        for found in _messages(message, f"messages[{index}]", spelling):
+            _append(messages, found)
     chat: Json = {"messages": messages}
     if tools := body.get("tools"):
         chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
     if (choice := body.get("tool_choice")) is not None:
         chat |= _choice(choice)
     return chat
+
+
+def _append(messages: list[Json], message: Json) -> None:
+    # Many templates take a system text at the beginning alone: a later text is the user's.
+    last = messages[-1] if messages else {}
+    if message["role"] != "system" or not messages:
+        messages.append(message)
+    elif last["role"] == "user" and isinstance(last["content"], str):
+        messages[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+    elif last["role"] == "user":
+        part = {"type": "text", "text": message["content"]}
+        messages[-1] = {**last, "content": [*last["content"], part]}
+    else:
+        messages.append({"role": "user", "content": message["content"]})
 
 
 def _system(system: object) -> str:
@@ -119,9 +144,12 @@ def _system(system: object) -> str:
 
 def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]:
     role = message.get("role") if isinstance(message, dict) else None
-    if not isinstance(message, dict) or role not in ("user", "assistant"):
-        raise invalid(f"{param}.role", f"'{param}.role' must be user or assistant.")
+    if not isinstance(message, dict) or role not in ("user", "assistant", "system"):
+        raise invalid(f"{param}.role", f"'{param}.role' must be user, assistant or system.")
     content = message.get("content")
+    if role == "system":
+        yield {"role": role, "content": texts_of(content, f"{param}.content")}
+        return
     if isinstance(content, str):
         yield {"role": role, "content": content}
         return
@@ -137,7 +165,10 @@ def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]
             "tool_call_id": text_field(block, "tool_use_id", param),
             "content": _result(block, param),
         }
-    rest = [_part(block, param) for block in blocks if block.get("type") != "tool_result"]
+    # A tool's message holds text alone: its pictures are shown beside it.
+    shown = [part for block in results for part in _pictures(block)]
+    rest = [block for block in (*shown, *blocks) if block.get("type") != "tool_result"]
+    rest = [_part(block, param) for block in rest]
     if rest or not results:
         only = rest[0] if len(rest) == 1 else None
         text = only is not None and only["type"] == "text"
@@ -163,8 +194,16 @@ def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
     return {**message, "tool_calls": calls} if calls else {**message, "content": "".join(texts)}
 
 
+def _pictures(block: Json) -> list[Json]:
+    parts = block.get("content")
+    parts = parts if isinstance(parts, list) else []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") == "image"]
+
+
 def _result(block: Json, param: str) -> str:
     content = block.get("content")
+    if pictures := _pictures(block):
+        content = [part for part in listed(content, param) if part not in pictures]
     text = texts_of(content, f"{param}.tool_result.content")
     return f"Error: {text}" if block.get("is_error") and text else text
 
@@ -211,12 +250,21 @@ def _choice(choice: object) -> Json:
 def head_of(turn: Turn) -> Json:
     # a message's id leads to its record
     head = {"id": f"msg_{turn.receipt}", "type": "message", "role": "assistant"}
-    return {**head, "model": turn.model}
+    return {**head, "model": turn.model, "container": None, "stop_details": None}
 
 
 def usage_of(usage: Json) -> Json:
     prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return {"input_tokens": prompt, "output_tokens": completion}
+    return {**_UNCOUNTED, "input_tokens": prompt, "output_tokens": completion}
+
+
+def text_block(text: str) -> Json:
+    return {"type": "text", "text": text, "citations": None}
+
+
+def use_block(call_id: str, name: str, given: Json) -> Json:
+    caller = {"type": "direct"}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given, "caller": caller}
 
 
 def stop_of(choice: Json) -> tuple[str, str | None]:
@@ -234,4 +282,4 @@ def _tool_use(call: Json, spelling: Spelling) -> Json:
     value: Any = read(arguments)
     # A text that is no object stays readable, as the field's type is an object.
     given = value if isinstance(value, dict) else {"arguments": arguments}
-    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
+    return use_block(call["id"], function["name"], given)

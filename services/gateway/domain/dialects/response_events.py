@@ -1,7 +1,7 @@
 """The events of a stream of Responses."""
 
 from services.gateway.domain.dialects.base import Json, Translator, Turn
-from services.gateway.domain.dialects.responses import call_item, message_item, response
+from services.gateway.domain.dialects.response_items import call_item, message_item, response
 
 
 class ResponseEvents(Translator):
@@ -87,14 +87,16 @@ class ResponseEvents(Translator):
 
     def _item_begins(self) -> list[Json]:
         item = {**message_item(self.turn, ""), "status": "in_progress", "content": []}
-        part = {"type": "output_text", "text": "", "annotations": []}
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         added = {"type": "response.output_item.added", "output_index": 0, "item": item}
         return [added, {"type": "response.content_part.added", **self._place(), "part": part}]
 
     def failure(self, error: Json) -> list[Json]:
         """Return the event of an error."""
-        code, words = error.get("code"), error.get("message", "")
-        return self._numbered({"type": "error", "code": code, "message": words, "param": None})
+        # The vendor's own client reads the fields of the event, others those of its error.
+        said = {"code": error.get("code"), "message": error.get("message", ""), "param": None}
+        kind = {"type": error.get("type") or "server_error"}
+        return self._numbered({"type": "error", **said, "error": {**kind, **said}})
 
 
 def _done(index: int, item: Json) -> Json:

@@ -18,9 +18,15 @@ from services.gateway.domain.dialects.base import (
     texts_of,
     unsupported,
 )
+from services.gateway.domain.dialects.response_items import (
+    BETWEEN,
+    call_item,
+    message_item,
+    response,
+    spread,
+)
 from services.gateway.domain.errors import invalid
 
-PREFIX = "resp_"
 _PLAIN = {
     "model": "model",
     "max_output_tokens": "max_tokens",
@@ -31,20 +37,6 @@ _PLAIN = {
     "safety_identifier": "safety_identifier",
 }
 _TEXTS = ("input_text", "output_text", "text")
-_ECHOED: Json = {
-    "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "store": True,
-    "temperature": 1.0,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_p": 1.0,
-    "truncation": "disabled",
-}
 
 
 class Responses(Dialect):
@@ -57,7 +49,11 @@ class Responses(Dialect):
                 raise unsupported(name, "is not supported here")
         chat = {**copied(body, _PLAIN), "messages": messages_of(body)}
         if tools := body.get("tools"):
-            chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
+            chat["tools"] = [
+                _tool({**tool, "name": name}, f"tools[{number}]")
+                for number, given in enumerate(listed(tools, "tools"))
+                for name, _, tool in spread(given, f"tools[{number}]")
+            ]
         if (choice := body.get("tool_choice")) is not None:
             chat["tool_choice"] = _choice(choice)
         if (form := _format(body.get("text"))) is not None:
@@ -91,9 +87,21 @@ def messages_of(body: Json) -> list[Json]:
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
         _add(messages, item, f"input[{index}]")
+    messages = _begun(messages, 1 if instructions else 0)
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
     return messages
+
+
+def _begun(messages: list[Json], at: int) -> list[Json]:
+    # Many templates take a single system message: those of an agent's beginning are joined.
+    end = at
+    while end < len(messages) and messages[end]["role"] == "system":
+        end += 1
+    if end - at < 2:
+        return messages
+    text = "\n\n".join(message["content"] for message in messages[at:end])
+    return [*messages[:at], {"role": "system", "content": text}, *messages[end:]]
 
 
 def continued(record: Json, messages: list[Json]) -> list[Json]:
@@ -112,8 +120,9 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
         case "message":
             messages.append(_said(item, param))
         case "function_call":
+            space, name = item.get("namespace"), text_field(item, "name", param)
             function = {
-                "name": text_field(item, "name", param),
+                "name": f"{space}{BETWEEN}{name}" if space else name,
                 "arguments": text_field(item, "arguments", param),
             }
             call_id = text_field(item, "call_id", param)
@@ -124,14 +133,23 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
             messages[-1].setdefault("tool_calls", []).append(call)
             messages[-1]["content"] = messages[-1]["content"] or None
         case "function_call_output":
-            output = item.get("output")
-            text = texts_of(output, f"{param}.output", _TEXTS)
+            parts = item.get("output")
+            shown = [part for part in _objects(parts) if part.get("type") == "input_image"]
+            rest = [part for part in _objects(parts) if part not in shown] if shown else parts
+            text = texts_of(rest, f"{param}.output", _TEXTS)
             call_id = text_field(item, "call_id", param)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+            if shown:  # a tool's message holds text alone: its pictures are shown beside it
+                pictures = [_part(part, param) for part in shown]
+                messages.append({"role": "user", "content": pictures})
         case "reasoning":
             pass
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
+
+
+def _objects(parts: object) -> list[Json]:
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def _said(item: Json, param: str) -> Json:
@@ -154,8 +172,7 @@ def _part(part: Json, param: str) -> Json:
     return {"type": "text", "text": texts_of([part], f"{param}.content", _TEXTS)}
 
 
-def _tool(tool: Json, index: int) -> Json:
-    param = f"tools[{index}]"
+def _tool(tool: Json, param: str) -> Json:
     if tool.get("type") != "function":
         words = f"is a tool of the vendor's servers ({str(tool.get('type'))[:40]}); send functions"
         raise unsupported(param, words)
@@ -181,65 +198,3 @@ def _format(text: object) -> Json | None:
         schema = copied(form, {n: n for n in ("name", "schema", "strict", "description")})
         return {"type": "json_schema", "json_schema": schema}
     return {"type": form.get("type")}
-
-
-def response(
-    turn: Turn, output: list[Json], usage: Json | None, *, cut: bool = False, status: str = ""
-) -> Json:
-    """Return a response object."""
-    asked = turn.asked
-    echoed = {name: asked.get(name, default) for name, default in _ECHOED.items()}
-    echoed = {n: _ECHOED[n] if value is None else value for n, value in echoed.items()}
-    status = status or ("incomplete" if cut else "completed")
-    given = asked.get("metadata")
-    metadata: Json = {**given} if isinstance(given, dict) else {}
-    if turn.receipt and status in ("completed", "incomplete"):
-        metadata["reef_agent_record_id"] = turn.receipt
-    return {
-        **echoed,
-        "id": f"{PREFIX}{turn.receipt}",
-        "object": "response",
-        "created_at": turn.created,
-        "status": status,
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "model": turn.model,
-        "output": output,
-        "reasoning": {"effort": None, "summary": None},
-        "metadata": metadata,
-        "usage": _usage(usage) if usage else None,
-    }
-
-
-def _usage(usage: Json) -> Json:
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": prompt + completion,
-    }
-
-
-def message_item(turn: Turn, text: str, *, cut: bool = False) -> Json:
-    part = {"type": "output_text", "text": text, "annotations": []}
-    return {
-        "type": "message",
-        "id": f"msg_{turn.receipt}",
-        "status": "incomplete" if cut else "completed",
-        "role": "assistant",
-        "content": [part],
-    }
-
-
-def call_item(turn: Turn, index: int, call: Json) -> Json:
-    function = call["function"]
-    return {
-        "type": "function_call",
-        "id": f"fc_{turn.receipt}_{index}",
-        "call_id": call["id"],
-        "name": function["name"],
-        "arguments": function.get("arguments") or "{}",
-        "status": "completed",
-    }

@@ -1,0 +1,114 @@
+"""The objects of an answer in Responses."""
+
+from services.gateway.domain.dialects.base import Json, Turn, listed, text_field
+
+PREFIX = "resp_"
+_ECHOED: Json = {
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+# A chat's tools have no namespaces: theirs go before their names.
+BETWEEN = "__"
+_TOOL: Json = {"description": None, "parameters": None, "strict": None}
+
+
+def response(
+    turn: Turn, output: list[Json], usage: Json | None, *, cut: bool = False, status: str = ""
+) -> Json:
+    """Return a response object."""
+    asked = turn.asked
+    echoed = {name: asked.get(name, default) for name, default in _ECHOED.items()}
+    echoed = {n: _ECHOED[n] if value is None else value for n, value in echoed.items()}
+    echoed["tools"] = [
+        _TOOL | tool if tool.get("type") == "function" else tool
+        for tool in asked.get("tools") or ()
+    ]
+    status = status or ("incomplete" if cut else "completed")
+    given = asked.get("metadata")
+    metadata: Json = {**given} if isinstance(given, dict) else {}
+    if turn.receipt and status in ("completed", "incomplete"):
+        metadata["reef_agent_record_id"] = turn.receipt
+    return {
+        **echoed,
+        "id": f"{PREFIX}{turn.receipt}",
+        "object": "response",
+        "created_at": turn.created,
+        "completed_at": turn.ended if status == "completed" else None,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "model": turn.model,
+        "output": output,
+        "reasoning": {"effort": None, "summary": None},
+        "metadata": metadata,
+        "service_tier": "default",
+        "usage": _usage(usage) if usage else None,
+    }
+
+
+def _usage(usage: Json) -> Json:
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + completion,
+    }
+
+
+def message_item(turn: Turn, text: str, *, cut: bool = False) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {
+        "type": "message",
+        "id": f"msg_{turn.receipt}",
+        "status": "incomplete" if cut else "completed",
+        "role": "assistant",
+        "content": [part],
+    }
+
+
+def call_item(turn: Turn, index: int, call: Json) -> Json:
+    function = call["function"]
+    named = {flat: (space, tool["name"]) for flat, space, tool in _spaced(turn.asked)}
+    space, name = named.get(function["name"], ("", function["name"]))
+    return {
+        "type": "function_call",
+        **({"namespace": space} if space else {}),
+        "id": f"fc_{turn.receipt}_{index}",
+        "call_id": call["id"],
+        "name": name,
+        "arguments": function.get("arguments") or "{}",
+        "status": "completed",
+    }
+
+
+def _spaced(asked: Json) -> list[tuple[str, str, Json]]:
+    spaces = [tool for tool in asked.get("tools") or [] if tool.get("type") == "namespace"]
+    return [found for tool in spaces for found in spread(tool, "tools")]
+
+
+def spread(tool: Json, param: str) -> list[tuple[str, str, Json]]:
+    """Return (name in a chat, namespace, tool) for a tool, or for each tool of a namespace."""
+    if tool.get("type") != "namespace":
+        return [(tool.get("name") or "", "", tool)]
+    space = text_field(tool, "name", param)
+    inner = listed(tool.get("tools"), f"{param}.tools")
+    return [(f"{space}{BETWEEN}{one.get('name')}", space, one) for one in inner]
