@@ -83,6 +83,7 @@ class FakeGateway:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        self.cut_after: int | None = None  # bytes of an answer, before the connection closes
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -96,7 +97,7 @@ class FakeGateway:
                 self.send_response(200 if found is not None else 404)
                 self.send_header("content-length", str(len(sent)))
                 self.end_headers()
-                self.wfile.write(sent.encode())
+                self.wfile.write(sent.encode()[: gateway.cut_after])
 
             do_POST = do_GET  # noqa: N815  the name is the library's
 

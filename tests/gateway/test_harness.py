@@ -91,8 +91,8 @@ async def test_the_script_comes_as_text(bench: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("adapter=none", "there are: pi"),
-        ("adapter=os", "there are: pi"),
+        ("adapter=none", "there are: claude-code, codex, pi"),
+        ("adapter=os", "there are: claude-code, codex, pi"),
         ("adapter=pi&scenario=other", "404"),
         ("adapter=pi&scenario=../x", "400"),
     ],
