@@ -1,6 +1,5 @@
 """The two acts. Each says what it does, and returns its facts; `held` says if it came true."""
 
-import asyncio
 from typing import Any
 
 from reefcli.demo.harness.machine import Machine
@@ -100,27 +99,15 @@ async def _complaints(stage: Stage, machine: Machine) -> None:
 
 async def _step(stage: Stage, scenario: str, after: int = 0) -> tuple[Evaluation, str, str]:
     """Wait for a proposal, its verdict, and its release if it wins."""
-    stage.status("the reports become a proposal")
     candidate = await stage.proposal(scenario, after)
     stage.say(f"proposal: {candidate.reason}; it is tried on the held-out tasks")
-    trying = asyncio.create_task(_clock(stage, "both sides work on the tasks"))
-    try:
-        found = await stage.verdict(candidate)
-    finally:
-        trying.cancel()
+    found = await stage.verdict(candidate)
     for line in told(found):
         stage.say(line)
     release = await stage.release(scenario, after) if found.verdict == "select" else ""
     if release:
         stage.say(f"release {release} serves from now on")
     return found, release, candidate.reason
-
-
-async def _clock(stage: Stage, words: str) -> None:
-    began = asyncio.get_running_loop().time()
-    while True:
-        stage.status(f"{words}, {asyncio.get_running_loop().time() - began:.0f} s")
-        await asyncio.sleep(0.5)
 
 
 def told(found: Evaluation) -> list[str]:

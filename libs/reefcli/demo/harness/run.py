@@ -35,6 +35,7 @@ from reefstack.view import view_for
 
 CONFIG = Path(__file__).parents[4] / "recipes/harness_evolve/examples/labels/serve.yaml"
 ACTS = ("agent", "plain")
+_STATUS_EVERY_S = 15.0
 # all but those that serve and train weights: the model is scripted
 _ROLES = frozenset({"kafka", "redis", "publisher", "experience", "evaluator", "harness", "gateway"})
 
@@ -46,18 +47,21 @@ class HarnessDemo:
     acts: Sequence[str] = ACTS
     lines: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    _live: Live | None = None
+    _spinner: Spinner = field(default_factory=lambda: Spinner("dots", ""))
+    _said_at: float = 0.0
 
     def say(self, text: str) -> None:
         """Print a line with the seconds since the start, and keep it."""
         line = f"[{time.monotonic() - self.began:6.1f} s] {text}"
         self.lines.append(line)
+        self._said_at = time.monotonic()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Show a text below the lines, on a terminal alone."""
-        if self._live is not None:
-            self._live.update(Spinner("dots", text))
+        """Show a text below the lines of a terminal; a pipe gets it every 15 s."""
+        self._spinner.update(text=text)
+        if not self.console.is_terminal and time.monotonic() - self._said_at >= _STATUS_EVERY_S:
+            self.say(text)
 
     def run(self, *, fresh: bool = True) -> dict[str, Any]:
         """Run the acts. Returns the facts; `held` says if all came true. Blocks."""
@@ -97,7 +101,7 @@ class HarnessDemo:
                 )
             stage = await exits.enter_async_context(staged(stack, self.say, self.status))
             if self.console.is_terminal:
-                self._live = exits.enter_context(Live(console=self.console, transient=True))
+                exits.enter_context(Live(self._spinner, console=self.console, transient=True))
             for name in self.acts:
                 machine = Machine(self.state_dir.resolve() / "user", agents)
                 facts[name] = await (

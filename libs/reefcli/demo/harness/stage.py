@@ -74,7 +74,7 @@ class Stage:
             name = event.candidate.event_id if isinstance(event, CandidateEvaluated) else ""
             return name == candidate.event_id
 
-        event = await self._first("the verdict", holds, 0)
+        event = await self._first("the verdict on both sides' work", holds, 0)
         found: Evaluation = event.evaluation
         return found
 
@@ -133,7 +133,7 @@ class Stage:
             for event in self.events[after:]:
                 if holds(event):
                     return event
-            self.status(f"waiting for {name}, {loop.time() - began:.0f} s")
+            self.status(f"{name} comes next: {loop.time() - began:.0f} s so far")
             await asyncio.sleep(0.1)
         logs = self.stack.state_dir / "logs"
         raise CommandFailed(f"{name} has not come in {_WITHIN_S:g} s: see {logs}")
