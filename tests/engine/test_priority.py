@@ -48,7 +48,8 @@ def test_idle_users_save_up_little():
 
 
 def test_a_user_overtakes_scoring_that_has_begun(own_node):
-    node = slowed(own_node(background_chunk_tokens=16), 0.02)
+    # Alone it would read in the chunks of users.
+    node = slowed(own_node(background_chunk_tokens=16, prefill_chunk_tokens=16), 0.02)
     with node.client() as client, ThreadPoolExecutor(1) as pool:
         scoring = pool.submit(client.post, "/v1/completions", json=SCORED)
         wait_until(lambda: node.engine.loop.counters.prompt_tokens > 16)
@@ -59,6 +60,21 @@ def test_a_user_overtakes_scoring_that_has_begun(own_node):
     assert len(scores) == 1500
     for one, other in zip(scores[1:], alone["choices"][0]["prompt_logprobs"][1:], strict=True):
         assert one["65"]["logprob"] == pytest.approx(other["65"]["logprob"], abs=1e-3)
+
+
+def test_background_that_is_alone_reads_larger_chunks(own_node):
+    node = own_node(background_chunk_tokens=16, prefill_chunk_tokens=400, background_linger_s=60)
+    read, chunks = node.engine.loop.background.read, []
+    node.engine.loop.background.read = lambda budget, *args, **more: (
+        chunks.append(budget) or read(budget, *args, **more)
+    )
+    with node.client() as client:
+        client.post("/v1/completions", json=SCORED)
+        assert set(chunks) == {400}
+        chunks.clear()
+        node.chat(max_tokens=100, ignore_eos=True)
+        client.post("/v1/completions", json=SCORED | {"prompt": [65] * 30})
+    assert set(chunks) == {16}
 
 
 def test_full_background_rows_and_queue_keep_no_user_out(own_node):
@@ -80,7 +96,7 @@ def test_full_background_rows_and_queue_keep_no_user_out(own_node):
 
 
 def test_a_trial_ends_while_users_never_stop(own_node):
-    node = slowed(own_node(), 0.005)
+    node = slowed(own_node(prefill_chunk_tokens=32), 0.005)
     answers = {"messages": CHAT, "max_tokens": 12, "ignore_eos": True, "priority": 10, "n": 2}
     with node.client() as client, ThreadPoolExecutor(4) as pool:
         trial = [
