@@ -40,7 +40,7 @@ _COMMANDS = {
     "rollback": "reefcli.commands.releases:rollback",
     "promote": "reefcli.commands.releases:promote",
     "records": "reefcli.commands.records:records",
-    "harness": "reefcli.commands.harness:harness",
+    "harness": "reefcli.commands.proposals:harness",
     "recipes": "reefcli.commands.recipes:recipes",
     "topics": "reefcli.commands.topics:topics",
     "dlq": "reefcli.commands.dlq:dlq",

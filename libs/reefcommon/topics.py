@@ -80,6 +80,14 @@ TRAINING = Topic(
     "what the recipes did with the samples: steps and refusals, each with its reason",
     retention=DAYS_30,
 )
+PROPOSALS = Topic(
+    "reef.proposals.v1",
+    (events.HarnessProposed, events.InstructionGiven),
+    ("gateway",),
+    ("harness-proposals",),
+    "what people and agents propose for a harness, in mutations or in words",
+    retention=DAYS_30,
+)
 CANDIDATES = Topic(
     "reef.candidates.v1",
     (events.CandidateProposed,),
@@ -98,7 +106,10 @@ RELEASES = Topic(
     "reef.releases.v1",
     (events.ReleasePublished, events.ReleasePending, events.ReleaseRejected, events.ServingSynced),
     ("publisher",),
-    ("gateway", "experience", "trainer-releases", "harness-releases", "publisher"),
+    (
+        *("gateway", "experience", "trainer-releases", "harness-releases", "publisher"),
+        "publisher-webhook",
+    ),
     "the release chain: what serves, what waits, what came to nothing",
 )
 COMMANDS = Topic(
@@ -116,6 +127,7 @@ ALL = (
     SAMPLES,
     SIGNALS,
     TRAINING,
+    PROPOSALS,
     CANDIDATES,
     EVALUATIONS,
     RELEASES,

@@ -19,7 +19,8 @@ R = TypeVar("R", bound=Recipe)
 class Binding(Generic[R]):
     """A recipe that learns from a scenario. `dotted` is its `package.module:Class`.
 
-    `holds_out`: judged by replay, so held-out samples are not trained on.
+    `holds_out`: judged by replay, so held-out samples are not trained on. `unjudged`: candidates
+    are published without a comparison and without a person.
     """
 
     scenario: str
@@ -27,6 +28,7 @@ class Binding(Generic[R]):
     recipe: R
     holds_out: bool = False
     on_stale: OnStale = "merge"
+    unjudged: bool = False
 
     @property
     def key(self) -> str:
@@ -59,12 +61,14 @@ def refusal_event(key: str, recipe: str, refused: Refusal, at: datetime) -> Samp
 def bindings(served: ServeConfig, kind: type[R]) -> tuple[Binding[R], ...]:
     """Return the bindings whose recipe is of this kind. Raises BadConfig."""
     return tuple(
-        Binding(item.scenario, item.recipe, recipe, _holds_out(served, item, recipe), item.on_stale)
+        _binding(served, item, recipe)
         for item in served.reef
         if isinstance(recipe := load_recipe(item.recipe, item.knobs), kind)
     )
 
 
-def _holds_out(served: ServeConfig, item: RecipeBinding, recipe: Recipe) -> bool:
-    weights = isinstance(recipe, WeightRecipe)
-    return weights and choose(served, item.scenario, item.recipe).withholds_samples
+def _binding(served: ServeConfig, item: RecipeBinding, recipe: R) -> Binding[R]:
+    chosen = choose(served, item.scenario, item.recipe)
+    holds_out = isinstance(recipe, WeightRecipe) and chosen.withholds_samples
+    unjudged = chosen.policy == "always" and item.review == "auto"
+    return Binding(item.scenario, item.recipe, recipe, holds_out, item.on_stale, unjudged)

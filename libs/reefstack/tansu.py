@@ -13,6 +13,7 @@ NAME = "tansu"
 # objects until it is merged.
 _SELDOM = {
     topics.SIGNALS,
+    topics.PROPOSALS,
     topics.CANDIDATES,
     topics.EVALUATIONS,
     topics.RELEASES,

@@ -123,5 +123,8 @@ class FeedbackRulesRecipe(HarnessRecipe):
         why = "the oldest rule makes room"
         room = [Mutation("remove", old, reason=why) for old in own[:too_many]]
         options = {"kind": "rules", "config": {"text": rule_text(words_of(units[0]))}}
-        reason = f"{len(units)} reports said the same"
+        said = "a person asked for it"
+        reason = (
+            said if units[0].metadata.get("instruction") else f"{len(units)} reports said the same"
+        )
         return (*room, Mutation("create", new_id, options, reason))

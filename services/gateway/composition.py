@@ -15,6 +15,7 @@ from reefkit.ops import Health
 from services.gateway.control.app import Lifespan, control_app
 from services.gateway.control.desk import Desk
 from services.gateway.control.fanout import Fanout
+from services.gateway.control.proposals import Proposals
 from services.gateway.control.rejections import Rejections
 from services.gateway.control.scenarios import Scenarios
 from services.gateway.control.status import SystemStatus
@@ -67,7 +68,11 @@ class Gateway:
     scenarios: Scenarios
     fanout: Fanout
     rejections: Rejections
-    health: Health
+    status: SystemStatus
+
+    @property
+    def health(self) -> Health:
+        return self.status.health
 
     @property
     def app(self) -> ASGIApp:
@@ -123,10 +128,13 @@ def assemble(
         limits=Limits(ports.buckets) if access.limited else None,
     )
     fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)
-    gateway = Gateway(edge, handlers, scenarios, fanout, rejections, health)
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
-    status = SystemStatus(health, table, services, ports.engines.rows, scenarios.learns)
+    facts = (ports.engines.rows, scenarios.learns, ports.heads.pending)
+    status = SystemStatus(health, table, services, *facts)
+    gateway = Gateway(edge, handlers, scenarios, fanout, rejections, status)
     made_at = int(health.started_at)
-    desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at, contents)
+    proposals = Proposals(ports.log, ports.key_store)
+    shown = (fanout, rejections, made_at, contents, proposals)
+    desk = Desk(intake, scenarios, ports.reads, status, *shown)
     edge.control = control_app(desk, health, lifespan(gateway))
     return gateway

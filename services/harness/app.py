@@ -16,6 +16,10 @@ SERVICE = "harness"
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
     """Build the service on its real adapters. Raises BadConfig if `serve.yaml` is unusable."""
-    timeout_s = settings.propose_timeout_s
-    make = partial(HarnessExecutor, adapter=CHAT, propose_timeout_s=timeout_s)
+    make = partial(
+        HarnessExecutor,
+        adapter=CHAT,
+        propose_timeout_s=settings.propose_timeout_s,
+        max_waiting_proposals=settings.max_waiting_proposals,
+    )
     return host_service(SERVICE, system, settings, HarnessRecipe, make).app()

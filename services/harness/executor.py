@@ -1,13 +1,16 @@
 """The executor of harness recipes: a job is a proposal of mutations, admitted by the rules."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from reefcommon.errors import Poison
-from reefcommon.events import Release
+from reefcommon.events import Release, SampleReady
 from reefcommon.harness.admission import Adapter, admit
 from reefcommon.harness.files import read_tree, write_tree
+from reefcommon.harness.text import value_objection
 from reefcommon.harness.tree import (
     MAX_REJECTED,
     HarnessRecipe,
@@ -37,12 +40,20 @@ class HarnessExecutor(Executor):
     kit: Kit
     adapter: Adapter
     propose_timeout_s: float
+    max_waiting_proposals: int = 8
+
+    def proposals_at_most(self) -> int:
+        return self.max_waiting_proposals
 
     def decide(self, waiting: Samples, head: Release) -> Decision:
         return self.binding.recipe.decide(waiting)
 
     async def run(self, job: Job, samples: Samples) -> Result:
         base = await asyncio.to_thread(self._base, job)
+        given = job.plan.get("proposal")
+        if given is not None and "mutations" in given:
+            return await asyncio.to_thread(self._given, base, given)
+        samples = (instruction(given),) if given is not None else samples
         rejected = await asyncio.to_thread(self._rejected, job.binding)
         ctx = self.runtime.context(job.job_id)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise
@@ -56,6 +67,18 @@ class HarnessExecutor(Executor):
         dialogue = ctx.dialogue()
         output = {**produced.output, "dialogue": dialogue} if dialogue else produced.output
         return replace(produced, output=output, effects=ctx.effects())
+
+    def _given(self, base: Tree, proposal: Mapping[str, Any]) -> Produced:
+        reason = proposal["reason"]
+        if (found := value_objection(reason)) is not None:
+            return Produced(reason=f"refused: its reason {found}", end="refused")
+        try:
+            mutations = tuple(Mutation(**item) for item in proposal["mutations"])
+        except TypeError:
+            fields = "a mutation has op, id, options and reason, and nothing else"
+            return Produced(reason=f"refused: {fields}", end="refused")
+        produced = self._admitted(base, mutations, 0)
+        return replace(produced, reason=reason) if reason and produced.end is None else produced
 
     def _admitted(self, base: Tree, mutations: tuple[Mutation, ...], samples: int) -> Produced:
         if not mutations:
@@ -87,7 +110,25 @@ class HarnessExecutor(Executor):
 
     def _rejected(self, binding: str) -> list[Rejection]:
         jobs = self.kit.store.rejections(binding, MAX_REJECTED)
-        return [Rejection(mutations_of(job), job.reason) for job in jobs]
+        return [
+            Rejection(mutations_of(job), job.reason, job.evaluation.tasks if job.evaluation else ())
+            for job in jobs
+        ]
+
+
+def instruction(proposal: Mapping[str, Any]) -> SampleReady:
+    """Return an instruction as a unit, whose feedback are its words and which no report made."""
+    return SampleReady(
+        event_id=proposal["event_id"],
+        at=proposal["at"],
+        scenario=proposal["scenario"],
+        record_ids=(),
+        session_id=proposal.get("session_id"),
+        feedback=proposal["text"],
+        metadata={"instruction": True},
+        untrainable="instruction",
+        recorded_at=proposal["at"],
+    )
 
 
 def mutations_of(job: Job) -> tuple[Mutation, ...]:

@@ -15,3 +15,5 @@ class Settings(HostSettings):
     """tries of a proposal that takes too long; then its samples are refused"""
     propose_timeout_s: float = Field(600.0, gt=0)
     """longest time that a recipe's propose may take"""
+    max_waiting_proposals: int = Field(8, ge=1, le=1000)
+    """proposals of people and agents that may wait in a scenario; more are refused"""

@@ -58,6 +58,69 @@ def test_a_release_that_is_not_one_is_refused(harness: FakeGateway, name: str, s
     assert says in reef("harness", "show", name, code=1)
 
 
+STEP = {
+    "step": 3, "binding": "default/x:Y", "state": "rejected", "base_release_id": "rel-8",
+    "candidate_id": "cnd-1", "samples": [], "reason": "it lost",
+    "proposal": {"event_id": "prp-1", "reason": "people asked"},
+    "mutations": [{"op": "create", "id": "r", "options": {"kind": "rules", "config": {"text": "x"}}}],
+    "dialogue": [{"model": "served", "asked": [{"content": "better?"}], "answers": ["a rule"]}],
+    "evaluation": {
+        "verdict": "reject", "policy": "paired_confidence", "reason": "1 loss", "strength": "none",
+        "tasks": [{"task": "sieve", "candidate": 0.0, "head": 1.0, "candidate_answer": "7",
+                   "candidate_words": "it is 9592"}],
+    },
+}  # fmt: skip
+
+
+def test_a_step_is_told_from_proposal_to_verdict(harness: FakeGateway) -> None:
+    harness.answers["/reef/harness/steps/3"] = (200, {"data": [STEP]})
+    shown = reef("harness", "show", "3")
+    order = ["prp-1 people asked", "better?", "a rule", "create rules r", "text: x", "sieve: lost",
+             "7 (it is 9592)", "reject by paired_confidence", "rejected: it lost"]  # fmt: skip
+    places = [shown.index(words) for words in order]
+    assert places == sorted(places)
+    assert json.loads(reef("harness", "show", "3", "--json")) == [STEP]
+    harness.answers["/reef/harness/steps/4"] = (200, {"data": []})
+    assert "no step 4" in reef("harness", "show", "4", code=1)
+
+
+def test_a_release_is_shown_with_its_step(harness: FakeGateway) -> None:
+    chain = harness.answers["/reef/scenarios/default/releases"][1]["data"]
+    chain[1]["candidate_id"] = "cnd-1"
+    harness.answers["/reef/harness/steps/cnd-1"] = (200, {"data": [STEP]})
+    shown = reef("harness", "show", "rel-8")
+    assert shown.index("[rules] r") < shown.index("sieve: lost")
+    found = json.loads(reef("harness", "show", "rel-8", "--json"))
+    assert (found["entries"], found["steps"]) == ([RULE], [STEP])
+
+
+def test_propose_sends_a_rule_a_file_or_words(harness: FakeGateway, tmp_path) -> None:
+    sent = {"proposal_id": "prp-1", "state": "waiting"}
+    harness.answers |= {
+        "/reef/harness/proposals": (202, sent),
+        "/reef/train": (202, sent),
+    }
+    assert reef("harness", "propose", "--rule", "Be brief.").strip() == "prp-1 waiting"
+    file = tmp_path / "change.yaml"
+    file.write_text("- {op: remove, id: r}\n")
+    reef("harness", "propose", str(file), "--reason", "old", "--key", "k")
+    reef("harness", "propose", "--words", "shorter")
+    bodies = [body for method, _, _, body in harness.asked if method == "POST"]
+    assert bodies[0]["mutations"][0]["options"]["config"] == {"text": "Be brief."}
+    assert bodies[1] == {"mutations": [{"op": "remove", "id": "r"}], "reason": "old", "key": "k"}
+    assert bodies[2] == {"text": "shorter"}
+    assert "name a FILE" in reef("harness", "propose", code=1)
+    file.write_text("a: [")
+    assert "cannot read" in reef("harness", "propose", str(file), code=1)
+
+
+def test_proposals_come_with_their_states(harness: FakeGateway) -> None:
+    row = {"proposal_id": "prp-1", "state": "refused", "at": "2026-01-01T00:00:00Z"}
+    row |= {"kind": "mutations", "reason": "refused: no entry has this id"}
+    harness.answers["/reef/harness/proposals"] = (200, {"data": [row]})
+    assert "no entry has this id" in reef("harness", "proposals")
+
+
 def test_releases_come_with_their_reasons(harness: FakeGateway) -> None:
     assert "four said so" in reef("harness", "releases")
     assert json.loads(reef("harness", "releases", "--json"))[0]["release_id"] == "rel-9"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from faststream.kafka import KafkaBroker
+from pydantic import SecretStr
 
 from reefcommon import topics
 from reefkit.jobs import host
@@ -14,6 +15,7 @@ from services.experience import app as experience
 from services.experience.settings import Settings
 from services.experience.wants import Wants
 from services.publisher import app as publisher
+from services.publisher.webhook import Webhook
 
 WITHOUT_GROUP = {"gateway", "publisher", "trainer", "harness"}
 
@@ -33,9 +35,11 @@ def read() -> set[tuple[str, str]]:
     """(topic, consumer group) of every row of every routing table."""
     broker = KafkaBroker()
     for service in ("trainer", "harness"):
-        broker.include_router(host.routes(bare(host), service))
-    for app in (evaluator, publisher):
-        broker.include_router(app.routes(bare(app)))
+        proposals = service == "harness"
+        broker.include_router(host.routes(bare(host), service, proposals=proposals))
+    broker.include_router(evaluator.routes(bare(evaluator)))
+    webhook = Webhook(SecretStr("https://hooks.example/"))
+    broker.include_router(publisher.routes(bare(publisher), webhook))
     handlers = bare(experience, settings=Settings(), wants=Wants())
     broker.include_router(experience.routes(handlers, Settings()))
     return {

@@ -32,6 +32,11 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("GET", "/v1/models"): "infer",
     ("GET", "/v1/models/{model}"): "infer",
     ("POST", "/reef/report"): "report",
+    ("POST", "/reef/harness/proposals"): "report",
+    ("POST", "/reef/train"): "report",
+    ("GET", "/reef/harness/proposals"): "read",
+    ("GET", "/reef/harness/proposals/{proposal_id}"): "report",
+    ("GET", "/reef/harness/steps/{name}"): "read",
     ("GET", "/reef/scenarios"): "read",
     ("GET", "/reef/scenarios/{scenario}/contract"): "read",
     ("GET", "/reef/scenarios/{scenario}/releases"): "read",
@@ -69,6 +74,8 @@ BODIES: dict[str, Any] = {
     "/v1/messages/count_tokens": CHAT,
     "/v1/responses": {"input": "Hi"},
     "/reef/report": {"score": 1, "references": [RECEIPT]},
+    "/reef/harness/proposals": {"mutations": [{"op": "remove", "id": "r"}]},
+    "/reef/train": {"text": "Be brief."},
     "/reef/scenarios": {"scenario": "mine"},
     "/reef/scenarios/{scenario}/rollback": {"release_id": "rel-mine-0"},
     "/reef/scenarios/{scenario}/promote": {"release_id": "rel-mine-0"},
@@ -93,6 +100,7 @@ async def edge() -> AsyncIterator[Edge]:
 
 async def ask(edge: Edge, method: str, path: str, secret: str | None) -> Any:
     names = {"release_id": "rel-mine-0", "kind": "harness", "path": "harness.json"}
+    names["proposal_id"] = "prp-" + "0" * 32
     url = path.format(
         scenario="mine", record_id="rec-1", model="reef", name="swagger-ui.css", **names
     )

@@ -1,5 +1,6 @@
 """The harness of a scenario: the entries that serve, their changes, and how to install them."""
 
+import re
 from collections.abc import Iterator
 from difflib import unified_diff
 from typing import Annotated, Any
@@ -15,10 +16,13 @@ from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Limit, StateDir, Url
 from reefcli.output import ago, console, print_asked, print_json, print_story, print_table
+from reefcli.step_story import tell_evaluation, tell_step
 from reefcommon.harness.files import TREE_NAME
 
 _SCENARIO = "Whose harness."
 _OF = "A release, or a rejected candidate. Default: the newest with runs."
+_SHOWN = "A release; or the number of a step, or the id of a candidate or proposal. Default: head."
+_STEP = re.compile(r"[0-9]+|(?:job|cnd|prp)-[0-9a-f]+")
 Scenario = Annotated[str, typer.Option(help=_SCENARIO)]
 
 harness = typer.Typer(
@@ -35,24 +39,40 @@ Rules, memory, skills and commands that recipes have written and evaluated. Agen
 
 @harness.command()
 def show(
-    release_id: Annotated[str | None, typer.Argument(help="Default: the head.")] = None,
+    name: Annotated[str | None, typer.Argument(help=_SHOWN)] = None,
     scenario: Scenario = "default",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """The entries of a release, as text.
+    """The entries that serve, or a whole step: proposal, dialogue, episodes, verdict.
 
-    Example:
+    Examples:
 
       reef harness show
+
+      reef harness show 3
+
+      reef harness show r0-7e438a --json
     """
     gateway = find(url, state_dir)
-    entries = _entries(gateway, scenario, release_id)
-    if as_json:
-        print_json(entries)
-        return
-    typer.echo("\n".join(lines(entries)) or "the harness is empty")
+    if name is None:
+        entries = _entries(gateway, scenario, None)
+        _print(entries, entries, [], as_json)
+    elif _STEP.fullmatch(name):
+        steps = _steps(gateway, scenario, name)
+        if not steps:
+            raise CommandFailed(f"no step {name} of scenario {scenario!r} is kept")
+        _print(steps, None, steps, as_json)
+    else:
+        release = _release(gateway, scenario, name)
+        entries = _entries_of(gateway, release)
+        steps = _steps(gateway, scenario, release.get("candidate_id"))
+        evaluation = release.get("evaluation")
+        found = {"entries": entries, "steps": steps, "evaluation": evaluation}
+        _print(found, entries, steps, as_json)
+        if evaluation and not steps and not as_json:
+            print_story(tell_evaluation(evaluation))
 
 
 @harness.command()
@@ -193,18 +213,47 @@ def lines(entries: list[dict[str, Any]]) -> Iterator[str]:
             yield from (f"    {line}" for line in rest)
 
 
+def _print(
+    whole: Any, entries: list[dict[str, Any]] | None, steps: list[dict[str, Any]], as_json: bool
+) -> None:
+    if as_json:
+        print_json(whole)
+        return
+    if entries is not None:
+        typer.echo("\n".join(lines(entries)) or "the harness is empty")
+    for step in steps:
+        typer.echo("")
+        print_story(tell_step(step))
+
+
+def _steps(gateway: Gateway, scenario: str, name: str | None) -> list[dict[str, Any]]:
+    if name is None:
+        return []
+    path = f"/reef/harness/steps/{quote(name, safe='')}"
+    found: list[dict[str, Any]] = gateway.get(path, scenario=scenario)["data"]
+    return found
+
+
 def _entries(gateway: Gateway, scenario: str, release_id: str | None) -> list[dict[str, Any]]:
     if release_id is None:
         found: list[dict[str, Any]] = gateway.get("/reef/harness", scenario=scenario)["entries"]
         return found
+    return _entries_of(gateway, _release(gateway, scenario, release_id))
+
+
+def _release(gateway: Gateway, scenario: str, release_id: str) -> dict[str, Any]:
     rows = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1000)["data"]
-    named = [row for row in rows if row["release_id"].startswith(release_id)]
+    named: list[dict[str, Any]] = [r for r in rows if r["release_id"].startswith(release_id)]
     if len(named) != 1:
         words = "no release" if not named else f"{len(named)} releases"
         raise CommandFailed(f"{words} {release_id} in scenario {scenario!r}")
-    if "harness" not in named[0]["contents"]:
+    return named[0]
+
+
+def _entries_of(gateway: Gateway, release: dict[str, Any]) -> list[dict[str, Any]]:
+    if "harness" not in release["contents"]:
         return []
-    name = quote(named[0]["release_id"], safe="")
+    name, scenario = quote(release["release_id"], safe=""), release["scenario"]
     place = f"/reef/scenarios/{scenario}/releases/{name}/contents/harness/{TREE_NAME}"
     entries: list[dict[str, Any]] = orjson.loads(gateway.download(place))["entries"]
     return entries

@@ -78,6 +78,26 @@ class AgentRun(Value):
     lines: tuple[str, ...] = ()
 
 
+class HarnessProposed(Event):
+    """A person or an agent proposed changes of a harness. `event_id` is the proposal's id.
+
+    `by_admin`: its token has the scope `admin`.
+    """
+
+    type: Literal["harness.proposed.v1"] = "harness.proposed.v1"
+    mutations: tuple[dict[str, Any], ...]
+    reason: str = ""
+    by_admin: bool = False
+
+
+class InstructionGiven(Event):
+    """A person told a harness recipe in words what to change. `event_id` is the proposal's id."""
+
+    type: Literal["instruction.given.v1"] = "instruction.given.v1"
+    text: str
+    session_id: str | None = None
+
+
 class TaskResult(Value):
     """Mean scores of a held-out task, or of a prompt's held-out samples.
 
@@ -131,3 +151,4 @@ class CandidateEvaluated(Event):
 
 
 Learning = Annotated[StepCompleted | SampleRefused, Field(discriminator="type")]
+Proposal = Annotated[HarnessProposed | InstructionGiven, Field(discriminator="type")]

@@ -57,8 +57,7 @@ CHAT = Adapter("chat", frozenset({"rules", "memory", "skill"}))
 def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
     """Return the tree that a proposal makes. Raises Inadmissible."""
     # No reason quotes the proposal: a refused text may be a credential, and reasons go into logs.
-    if not 0 < len(mutations) <= MAX_MUTATIONS:
-        raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
+    _check_number(mutations)
     for position, mutation in enumerate(mutations, start=1):
         if (found := value_objection(mutation.reason)) is not None:
             raise Inadmissible(f"mutation {position}: its reason {found}")
@@ -67,6 +66,25 @@ def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
         raise Inadmissible("the proposal changes nothing")
     check_tree(candidate, adapter)
     return candidate
+
+
+def screen(mutations: Sequence[Mutation], reason: str = "") -> None:
+    """Check the texts and names of a proposal without its tree. Raises Inadmissible."""
+    # A credential must not reach the log either, where the tree is not known.
+    _check_number(mutations)
+    if (found := value_objection(reason)) is not None:
+        raise Inadmissible(f"the reason {found}")
+    for position, mutation in enumerate(mutations, start=1):
+        where = f"mutation {position}"
+        _check_name(mutation.id, f"{where}: its id")
+        for part, value in (("reason", mutation.reason), ("options", mutation.options or {})):
+            if (found := value_objection(value)) is not None:
+                raise Inadmissible(f"{where}: {part} {found}")
+
+
+def _check_number(mutations: Sequence[Mutation]) -> None:
+    if not 0 < len(mutations) <= MAX_MUTATIONS:
+        raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
 
 
 def check_tree(tree: Tree, adapter: Adapter) -> None:

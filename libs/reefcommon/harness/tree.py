@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from reefcommon.errors import Poison
 from reefcommon.evaluator import Evaluator
-from reefcommon.events import Unit
+from reefcommon.events import TaskResult, Unit
 from reefcommon.recipe import Decision, EvaluationPlan, Recipe
 from reefcommon.recipe_context import Context
 
@@ -67,8 +67,11 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
+    """A proposal that was refused or lost. `tasks`: the numbers and words for each task."""
+
     mutations: tuple[Mutation, ...]
     reason: str
+    tasks: tuple[TaskResult, ...] = ()
 
 
 class HarnessRecipe(Recipe):

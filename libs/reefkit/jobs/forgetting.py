@@ -21,6 +21,8 @@ select job_id from jobs where binding = :binding
                   order by updated desc limit :shown)
   and not exists (select 1 from samples where samples.job_id = jobs.job_id
                   and (newest_ms >= :before or state not in ('used', 'refused')))
+  and not exists (select 1 from proposals where proposals.job_id = jobs.job_id
+                  and at_ms >= :before)
 """
 
 
@@ -66,6 +68,12 @@ def forget(
         " (select 1 from samples where samples.binding = signals.binding"
         " and sample_id = unit_id)",
         values,
+    )
+    # The row stays: a repeat of the event must not be a proposal again.
+    settled = "state not in ('waiting', 'open', 'produced', 'stored', 'announced')"
+    db.execute(
+        f"update proposals set body = null where at_ms < :before and {settled}",
+        {"before": before_ms},
     )
     forgotten = [(binding, record) for record in ages]
     db.executemany("delete from records where binding = ? and record_id = ?", forgotten)

@@ -13,13 +13,14 @@ from reefcommon import topics
 from reefcommon.config import ServeConfig, load
 from reefcommon.config_sections import SERVED, ModelEndpoint
 from reefcommon.errors import Unavailable
-from reefcommon.events import AnyUnit, Publication, ReleasePublished, unit_kind
+from reefcommon.events import AnyUnit, Proposal, Publication, ReleasePublished, unit_kind
 from reefcommon.recipe import Recipe
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.background import Periodic
 from reefkit.bus import route
+from reefkit.jobs.claims import objection
 from reefkit.jobs.context import Kit
 from reefkit.jobs.loop import HostLoop
 from reefkit.jobs.model import candidate_in
@@ -36,7 +37,7 @@ from reefkit.recipes.runtime import RecipeServices
 from reefkit.recipes.sandbox import Sandbox
 from reefkit.recipes.seek_client import SeekClient
 from reefkit.recipes.seek_services import SeekServices
-from reefkit.recipes.shown import recipe_route
+from reefkit.recipes.shown import host_routes
 from reefkit.recipes.signals import RESTORED
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
@@ -77,6 +78,19 @@ class Handlers:
         for loop in loops:
             loop.arrived.set()
 
+    async def on_proposal(self, event: Proposal) -> None:
+        """Keep a proposal, or the reason why no recipe takes it."""
+        takers = [one for one in self._of(event.scenario) if one.executor.proposals_at_most()]
+        refusal = objection([(one.binding, one.executor) for one in takers], event)
+        at_most = max((one.executor.proposals_at_most() for one in takers), default=0)
+        await asyncio.to_thread(self.store.put_proposal, event, at_most, refusal)
+        for loop in takers:
+            loop.arrived.set()
+
+    @property
+    def takes_proposals(self) -> bool:
+        return any(loop.executor.proposals_at_most() for loop in self.loops)
+
     def facts(self) -> dict[str, Any]:
         return {loop.binding.key: loop.facts() for loop in self.loops}
 
@@ -88,13 +102,14 @@ class Handlers:
         return [loop for loop in self.loops if loop.binding.scenario == scenario]
 
 
-def routes(handlers: Handlers, service: str) -> KafkaRouter:
-    return KafkaRouter(
-        handlers=(
-            route(handlers.on_publication, topics.RELEASES, group=f"{service}-releases"),
-            route(handlers.on_unit, topics.SAMPLES, group=f"{service}-samples"),
-        )
-    )
+def routes(handlers: Handlers, service: str, *, proposals: bool = False) -> KafkaRouter:
+    found = [
+        route(handlers.on_publication, topics.RELEASES, group=f"{service}-releases"),
+        route(handlers.on_unit, topics.SAMPLES, group=f"{service}-samples"),
+    ]
+    if proposals:
+        found.append(route(handlers.on_proposal, topics.PROPOSALS, group=f"{service}-proposals"))
+    return KafkaRouter(handlers=tuple(found))
 
 
 async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
@@ -176,7 +191,7 @@ def host_service(
     kit = replace(kit, seekers=seek_services(served, outside, settings))
     handlers = build(bound, kit, executor)
     if handlers.loops:  # without a recipe nobody waits for what consumers would fetch
-        broker.include_router(routes(handlers, name))
+        broker.include_router(routes(handlers, name, proposals=handlers.takes_proposals))
     rejected = RejectedContents(store, kit.artifacts, outside.heads, kit.storing)
     retention = Retention(name, handlers.loops, kit.trees, rejected, settings, outside.now)
     every_s = settings.retention_every_s
@@ -201,11 +216,12 @@ def host_service(
     }
     if services.programs is not None:
         facts["sandbox"] = services.programs.describe
-    shown = recipe_route(store, (binding.key for binding in bound))
+    at_most = {one.binding.key: one.executor.proposals_at_most() for one in handlers.loops}
+    shown = host_routes(store, at_most)
     health = Health(name, {"jobs": handlers.check}, facts, broker)
     tasks = (
         BackgroundTask("lease", lease.keep, early=True),
         *(task for loop in handlers.loops for task in loop.tasks()),
         BackgroundTask(rounds.name, rounds.run),
     )
-    return Service(health, broker, prepare=prepare, tasks=tasks, routes=(shown,), close=(close,))
+    return Service(health, broker, prepare=prepare, tasks=tasks, routes=shown, close=(close,))

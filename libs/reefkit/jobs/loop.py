@@ -18,10 +18,11 @@ from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
 from reefkit.jobs.candidates import Candidates
+from reefkit.jobs.claims import claim
 from reefkit.jobs.context import Context, Kit
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job
-from reefkit.jobs.ports import Executor, Refused, Samples
+from reefkit.jobs.ports import Executor, Produced, Refused, Samples
 from reefkit.jobs.recipe_store import Effects, Outgoing, StateConflict
 from reefkit.jobs.steps import Steps
 from reefkit.recipe_binding import Binding
@@ -162,6 +163,10 @@ class HostLoop:
             return self.context.wait("waiting for the scenario's first release")
         if (obstacle := self.executor.obstacle(head)) is not None:
             return self.context.wait(obstacle)
+        claimed = await asyncio.to_thread(claim, self.binding, self.executor, self.kit, head)
+        if claimed is not None:
+            self.context.tell(claimed, "open")
+            return True
         key = self.binding.key
         waiting = await asyncio.to_thread(self.store.window, key, MAX_WAITING)
         metrics.WAITING.labels(key).set(len(waiting))
@@ -207,6 +212,8 @@ class HostLoop:
         except BudgetSpent as error:
             return self.context.wait(str(error))
         metrics.DURATION_S.labels(job.binding, "step").observe(time.monotonic() - began)
+        if isinstance(result, Refused) and not samples:
+            result = Produced(reason=f"refused: {result.reason}", end="refused")
         if isinstance(result, Refused):
             named = result.culprits
             found = [(s, named[s.event_id], None) for s in samples if s.event_id in named]
@@ -274,6 +281,7 @@ class HostLoop:
             "samples": self.store.counts("samples", key),
             "jobs": self.store.counts("jobs", key),
             "refused": self.store.refusals(key),
+            "proposals": self.store.proposal_counts(self.binding.scenario),
             "last_metrics": context.figures,
             "failing": context.failing,
             "last_error": context.error,

@@ -23,6 +23,7 @@ SHOWN: tuple[State, ...] = ("rejected", "refused")
 LOST: tuple[State, ...] = ("rejected", "aborted")
 """The contents of such jobs are dropped after a while."""
 MAX_ATTEMPTS_ON_NEW_HEADS = 3
+MAX_KEPT_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Job:
     finished_at: datetime | None = None
     summary: str = ""
     reason: str = ""
+    evaluation: events.Evaluation | None = None
 
     @property
     def made_at(self) -> datetime:
@@ -112,13 +114,37 @@ def open_job(
     )
 
 
+def open_proposal(
+    binding: Binding[Recipe],
+    kind: Kind,
+    head: Release,
+    proposal: Mapping[str, Any],
+    *,
+    step: int,
+    now: datetime,
+) -> Job:
+    """Return the job of a proposal (an event in JSON types), which has no samples."""
+    return Job(
+        job_id="job-" + ids.digest("proposal", binding.key, proposal["event_id"]),
+        binding=binding.key,
+        scenario=binding.scenario,
+        **_base(head, kind),
+        sample_ids=(),
+        opened_at=now,
+        step=step,
+        traceparent=proposal.get("traceparent") or "",
+        plan={"proposal": proposal},
+    )
+
+
 def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
     """Return the job on the base `head`. `again`: an earlier candidate has used its id."""
     moved = replace(job, **_base(head, kind))
     if not again:
         return moved
     # The id of the job of these samples on the new head: a repeat gives the same candidate.
-    candidate = ids.candidate_id(ids.job_id(job.binding, head.release_id, job.sample_ids))
+    made_of = job.sample_ids or (job.job_id,)
+    candidate = ids.candidate_id(ids.job_id(job.binding, head.release_id, made_of))
     return replace(moved, attempt=job.attempt + 1, candidate_id=candidate)
 
 
@@ -160,6 +186,8 @@ def judged(
 
 def after_verdict(job: Job, publication: Publication) -> Job | None:
     """Return the job after the verdict; None if it stays as it is."""
+    if (evaluation := evaluation_in(publication)) is not None:
+        job = replace(job, evaluation=_kept(evaluation))
     match publication:
         # Whatever was said before: a person may have promoted it all the same.
         case Published() if job.state != "published":
@@ -170,6 +198,20 @@ def after_verdict(job: Job, publication: Publication) -> Job | None:
             if (state := _rejection(job, publication)) != job.state:
                 return replace(job, state=state, reason=publication.reason)
     return None
+
+
+def _kept(evaluation: events.Evaluation) -> events.Evaluation:
+    # For people and for the recipe's next proposal: an agent's answer may be long.
+    tasks = [
+        task.model_copy(
+            update={
+                "candidate_answer": task.candidate_answer[:MAX_KEPT_CHARS],
+                "head_answer": task.head_answer[:MAX_KEPT_CHARS],
+            }
+        )
+        for task in evaluation.tasks
+    ]
+    return evaluation.model_copy(update={"tasks": tuple(tasks)})
 
 
 def _rejection(job: Job, publication: Rejected) -> State:

@@ -67,7 +67,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def run(self, job: Job, samples: Samples) -> Result:
-        """Make the step of a job.
+        """Make the step of a job. Without samples it is that of `job.plan["proposal"]`.
 
         Raises:
             Unavailable: tried again without limit.
@@ -90,6 +90,10 @@ class Executor(ABC):
     def plan(self, last: Job | None, head: Release, batch: Samples) -> Mapping[str, Any]:
         """Return the start of a step, kept with its job."""
         return {}
+
+    def proposals_at_most(self) -> int:
+        """Return how many proposals of people may wait in a scenario; 0: it takes none."""
+        return 0
 
     def has_run(self, job: Job) -> bool:
         """Return whether the output of an open job is on disk."""

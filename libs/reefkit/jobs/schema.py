@@ -15,7 +15,7 @@ from reefcommon.topics import Topic
 from reefkit.jobs.model import Job, State
 from reefkit.recipe_binding import refusal_event
 
-VERSION = 3
+VERSION = 4
 _TABLES = """
 create table records (
   binding text not null, record_id text not null, job_id text not null,
@@ -69,6 +69,15 @@ create table verdicts (
 create table marks (
   binding text not null, name text not null, value text not null, primary key (binding, name));
 """
+# Since version 4. `body` null: settled, and forgotten.
+_PROPOSAL_TABLES = """
+create table proposals (
+  seq integer primary key autoincrement, proposal_id text not null unique, scenario text not null,
+  kind text not null, at_ms integer not null, state text not null,
+  reason text not null default '', body text, job_id text, candidate_id text);
+create index proposals_by_state on proposals (scenario, state, seq);
+create index proposals_by_job on proposals (job_id);
+"""
 _OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
 _JOB = TypeAdapter(Job)
 _UNIT: TypeAdapter[AnyUnit] = TypeAdapter(AnyUnit)
@@ -99,7 +108,9 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
     try:
         if version < 2:
             _from_ledgers(db, recipes)
-        _make(db, _RECIPE_TABLES)
+        if version < 3:
+            _make(db, _RECIPE_TABLES)
+        _make(db, _PROPOSAL_TABLES)
         db.execute(f"pragma user_version = {VERSION}")
         db.execute("commit")
     except BaseException:

@@ -51,7 +51,7 @@ class Steps:
 
     async def _narrowed(self, job: Job, samples: Samples, error: Exception, reason: str) -> Result:
         self._note(f"{reason}\n{last_lines(error)}")
-        if len(samples) == 1:
+        if len(samples) <= 1:  # a proposal has none
             return _all_refused(samples, reason)
         reasons: dict[str, str] = {}
 

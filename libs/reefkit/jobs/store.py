@@ -13,6 +13,7 @@ from reefcommon.ids import record_times_ms
 from reefcommon.topics import Topic
 from reefkit.jobs import forgetting
 from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
+from reefkit.jobs.proposal_store import ProposalStore
 from reefkit.jobs.recipe_store import Effects, Outgoing, apply_effects
 from reefkit.jobs.schema import NEXT, dump, insert_job, load, load_unit, put_event
 from reefkit.jobs.signal_store import SignalStore, refuse
@@ -31,7 +32,7 @@ _UNIT = (
 )
 
 
-class JobStore(SignalStore, UnitFates):
+class JobStore(SignalStore, UnitFates, ProposalStore):
     def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
         super().__init__(path, recipes)
         # By binding and id, those of the last window: a grid of long rollouts is parsed once, not
@@ -131,6 +132,9 @@ class JobStore(SignalStore, UnitFates):
             ).rowcount
             if not moved:
                 return False
+            fate = (job.state, job.reason or job.summary, job.candidate_id, job.job_id)
+            told = "update proposals set state = ?, reason = ?, candidate_id = ? where job_id = ?"
+            db.execute(told, fate)
             if job.state not in ("open", "produced"):
                 used = "update samples set state = 'used', body = null"
                 db.execute(f"{used} where job_id = ? and state = 'taken'", (job.job_id,))
@@ -151,6 +155,7 @@ class JobStore(SignalStore, UnitFates):
         with self._transaction() as db:
             for change in (
                 "update samples set state = 'waiting', job_id = null",
+                "update proposals set state = 'waiting', job_id = null",
                 "delete from records",
                 "delete from jobs",
             ):

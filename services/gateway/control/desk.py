@@ -1,7 +1,7 @@
 """The parts of the gateway that the control routes share."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 from fastapi import Path, Request, Response
@@ -19,6 +19,9 @@ from services.gateway.exchange.intake import Intake
 from services.gateway.ports import Reads
 from services.gateway.upstream.contents import Contents
 
+if TYPE_CHECKING:
+    from services.gateway.control.proposals import Proposals
+
 Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
 
 
@@ -34,6 +37,7 @@ class Desk:
     rejections: Rejections
     started_at: int
     contents: Contents | None = None
+    proposals: "Proposals | None" = None
 
     def allow(self, scope: Scope) -> Allow:
         """Return the dependency by which a route declares its scope."""

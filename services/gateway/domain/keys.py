@@ -6,7 +6,7 @@ from typing import Literal
 
 import orjson
 
-Kind = Literal["inference", "report"]
+Kind = Literal["inference", "report", "proposal"]
 # open: its exchange is under way; `owner` does the work
 # done: `answer` is what was sent; None if it was too large to be kept
 # free: certainly no event was recorded under it
