@@ -1,8 +1,10 @@
 """Settings of the publisher."""
 
+import re
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
 from reefcommon.settings import ServiceSettings
@@ -31,3 +33,12 @@ class Settings(ServiceSettings):
     """longest start of the sending process, before the node is paused"""
     work_kept_s: int = Field(7 * 24 * 3600, ge=60)
     """how long ended work is remembered, against redelivery"""
+    webhook_url: SecretStr | None = None
+    """address that is told by POST, without redirects, that a release waits for a person"""
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _is_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url.get_secret_value()):
+            raise PydanticCustomError("url", "must be of the form https://host/path")
+        return url

@@ -45,7 +45,7 @@ async def bench(tmp_path: Path):
 async def test_without_a_release_of_it_the_harness_is_empty(bench: Bench) -> None:
     body = (await bench.http.get("/reef/harness")).json()
     assert (body["entries"], body["content_id"]) == ([], "")
-    assert (await bench.http.get("/reef/harness/releases")).json() == {"data": []}
+    assert (await bench.http.get("/reef/harness/releases")).json() == {"data": [], "pending": []}
 
 
 async def test_the_tree_that_serves_and_its_changes(bench: Bench, tmp_path: Path) -> None:
@@ -62,6 +62,24 @@ async def test_the_tree_that_serves_and_its_changes(bench: Bench, tmp_path: Path
     assert rows[0]["reason"] == "change 3"
     (row,) = (await bench.http.get("/reef/harness/releases?limit=1")).json()["data"]
     assert row["content_id"] == second
+
+
+async def test_h4_a_pending_release_is_told_and_not_served(bench: Bench, tmp_path: Path) -> None:
+    """H4. Head, tree and plan stay; people read that it waits."""
+    content = published(bench, tmp_path, TREE, 1)
+    head = bench.heads.chains["default"][0]
+    urls = ("/reef/harness", "/reef/harness/plan?adapter=pi")
+    before = [(await bench.http.get(url)).json() for url in urls]
+    waiting = head.model_copy(update={"release_id": "rel-p", "content_id": "h-2", "sequence": 2})
+    weights = waiting.model_copy(update={"release_id": "rel-w", "kind": "lora"})
+    bench.heads.waiting["default"] = [waiting, weights]
+    assert [(await bench.http.get(url)).json() for url in urls] == before
+    found = (await bench.http.get("/reef/harness/releases")).json()
+    assert [row["content_id"] for row in found["data"]] == [content]
+    assert [row["release_id"] for row in found["pending"]] == ["rel-p"]
+    heads = (await bench.http.get("/reef/status")).json()["heads"]
+    assert heads["default"]["pending"] == ["rel-w", "rel-p"]
+    assert heads["slow"]["pending"] == []
 
 
 async def test_the_plan_holds_the_files_and_the_callers_address(

@@ -93,13 +93,15 @@ def _print_gateway(body: dict[str, Any]) -> None:
     keys = ("candidate_id", "scenario", "reason")
     if waiting := [(*map(one.get, keys), ago(one.get("since", ""))) for one in candidates]:
         print_table(("candidate", "scenario", "waits for", "since"), waiting)
-    heads = [(scenario, *_head_row(head)) for scenario, head in body["heads"].items()]
+    heads = [(scenario, *_head_row(scenario, head)) for scenario, head in body["heads"].items()]
     columns = ("scenario", "serves", "operation", "since", "note")
     print_table(columns, heads, whole=("serves",), empty="no scenario yet")
 
 
-def _head_row(head: dict[str, Any]) -> tuple[str, str, str, str]:
+def _head_row(scenario: str, head: dict[str, Any]) -> tuple[str, str, str, str]:
     note = "" if head.get("learns", True) else "nothing learns here"
+    if pending := head.get("pending"):
+        note = f"{pending[0]} waits for a person: reef promote {scenario} {pending[0]}"
     return head["release_id"], head["operation"], ago(head["created_at"]), note
 
 

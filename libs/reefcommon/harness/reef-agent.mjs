@@ -232,7 +232,7 @@ const query = (plan) => `scenario=${encodeURIComponent(plan.scenario)}`;
 
 async function newest(root, plan, wait) {
   const found = await ask(root, plan, `/reef/harness/releases?${query(plan)}&limit=1`, { wait });
-  return found.data[0] ?? null;
+  return { found: found.data[0] ?? null, waiting: found.pending?.[0] ?? null };
 }
 
 async function update(root, plan) {
@@ -244,12 +244,13 @@ async function update(root, plan) {
 async function offer(root, plan, words) {
   // Reef may be away, and a start never waits for it longer than this.
   if (process.env.REEF_OFFLINE) return plan;
-  let found;
+  let found, waiting;
   try {
-    found = await newest(root, plan, 2000);
+    ({ found, waiting } = await newest(root, plan, 2000));
   } catch {
     return plan;
   }
+  if (waiting) say(`${waiting.release_id} waits for a person: reef promote ${plan.scenario} ${waiting.release_id}`);
   if (!found || found.content_id === plan.content) return plan;
   const why = found.reason ? `: ${found.reason}` : "";
   const line = `a new harness, ${found.release_id}, is there${why}`;

@@ -79,11 +79,15 @@ def harness_routes(desk: Desk) -> APIRouter:
         scenario: Scenario,
         limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
     ) -> Response:
-        """List the releases that changed the harness, newest first."""
+        """List the releases that changed the harness, and those that wait for a person."""
         grant.check("infer", scenario)
         desk.scenarios.exists(scenario, before_heads=True)
         chain = await desk.scenarios.heads.chain(scenario, limit=CHAIN)
-        return _json({"data": [_row(one) for one in changes(chain)][:limit]})
+        waiting = [
+            one for one in await desk.scenarios.heads.pending(scenario) if one.kind == "harness"
+        ]
+        rows = [_row(one) for one in changes(chain)][:limit]
+        return _json({"data": rows, "pending": [_row(one) for one in reversed(waiting)]})
 
     @routes.get("/adapters", dependencies=[Depends(allowed)])
     async def adapters() -> Response:

@@ -1,12 +1,14 @@
 """`/reef/status`: the status of every service, the heads and the serving nodes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from reefcommon.errors import Unavailable
+from reefcommon.events import Release
 from reefkit.ops import Health
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError
@@ -29,22 +31,34 @@ class SystemStatus:
     engines: Callable[[], list[dict[str, Any]]]
     learns: Callable[[str], bool]
     """Whether a recipe learns from a scenario."""
+    pending: Callable[[str], Awaitable[list[Release]]]
+    """The releases of a scenario that wait for a person. Raises Unavailable."""
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """Return the whole picture; a token for some scenarios sees no words about others."""
         answers = await asyncio.gather(*map(_status_of, self.services.values()))
         own = await self.health.status()
         services = {"gateway": own, **dict(zip(self.services, answers, strict=True))}
+        seen = [head for head in self.table.heads() if grant.sees(head.scenario)]
+        facts = await asyncio.gather(*(self._waiting(head.scenario) for head in seen))
         heads = {
-            head.scenario: {**head.model_dump(include=_SHOWN), "learns": self.learns(head.scenario)}
-            for head in self.table.heads()
-            if grant.sees(head.scenario)
+            head.scenario: {**head.model_dump(include=_SHOWN), **more}
+            for head, more in zip(seen, facts, strict=True)
         }
         engines = self.engines()
         if grant.scenarios is not None:
             services = {name: _narrow(facts) for name, facts in services.items()}
             engines = [{**row, "models": None} for row in engines]
         return {"services": services, "heads": heads, "engines": engines}
+
+    async def _waiting(self, scenario: str) -> dict[str, Any]:
+        # Only a recipe's winner waits.
+        learns = self.learns(scenario)
+        try:
+            waiting = await self.pending(scenario) if learns else []
+        except Unavailable:  # the services that need the heads say so
+            waiting = []
+        return {"learns": learns, "pending": [one.release_id for one in reversed(waiting)]}
 
     async def recipes(self, scenario: str) -> dict[str, Any]:
         """Return the state of the recipes of a scenario, by binding.
@@ -58,6 +72,10 @@ class SystemStatus:
                 raise ApiError(503, f"The {name} does not answer.", code="host_unavailable")
             found |= answer
         return found
+
+    async def ask(self, service: str, path: str) -> dict[str, Any] | str:
+        """Return the object that a service answers with, or its fault."""
+        return await _get(self.services[service], path, TIMEOUT_S)
 
     async def own(self, grant: Grant) -> dict[str, Any]:
         """Return the gateway's own status."""
