@@ -115,7 +115,7 @@ RELEASES = Topic(
 COMMANDS = Topic(
     "reef.commands.v1",
     (events.ScenarioCreateRequested, events.RollbackRequested, events.PromoteRequested),
-    ("gateway",),
+    ("gateway", "evaluator"),
     ("publisher-commands",),
     "what people ask of the release chain",
     retention=DAYS_30,

@@ -15,7 +15,6 @@ from reefkit.bus import fast_route, route
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.recipes.sandbox import Sandbox
-from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
 from services.evaluator.agent_episodes import agent_episodes
@@ -24,7 +23,8 @@ from services.evaluator.handlers import Handlers, Verdicts
 from services.evaluator.judge import Judge
 from services.evaluator.kafka_candidates import KafkaCandidates
 from services.evaluator.plans import Plans
-from services.evaluator.redis_evidence import RedisEvidence
+from services.evaluator.rechecks import Rechecks
+from services.evaluator.redis_evidence import RedisEvidence, trials_lease
 from services.evaluator.settings import Settings
 from services.evaluator.trial import Bench
 from services.evaluator.trials import CandidateLog, Trials
@@ -47,16 +47,16 @@ def build(
     home, base = (system.state_dir / SERVICE).resolve(), system.model_name
     retry = RetryPolicy(settings.first_delay_s, max_attempts=settings.episode_attempts)
     bench = Bench(nodes, store, home, base, outside.rotation, retry)
-    at_once = settings.pairs_at_once, settings.scores_at_once
-    episodes = Episodes(*at_once, retry, settings.episode_within_s)
+    limits = settings.pairs_at_once, settings.scores_at_once, retry, settings.episode_within_s
     evidence, agents = RedisEvidence(outside.redis), agent_episodes(plans, system, retry)
-    judge = Judge(plans, outside.heads, bench, episodes, evidence, agents)
+    judge = Judge(plans, outside.heads, bench, Episodes(*limits), evidence, agents)
     logs = map(outside.log_of, (topics.CANDIDATES, topics.EVALUATIONS))
     candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish
-    lease = partial(RedisLease, outside.redis)
-    hold, more = lambda name: lease(f"trials:{name}"), (settings.long_wait_s, outside.now)
-    return Handlers(plans, evidence, Trials(judge, evidence, candidates, hold, publish, *more))
+    rechecks = Rechecks(judge, evidence, outside.events, outside.now)
+    lease = partial(trials_lease, outside.redis)
+    given = (judge, evidence, candidates, lease, publish, rechecks)
+    return Handlers(plans, evidence, Trials(*given, settings.long_wait_s, outside.now))
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:

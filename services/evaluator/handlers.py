@@ -22,6 +22,7 @@ from reefkit.telemetry import current_traceparent
 from services.evaluator.domain.replay import held_out
 from services.evaluator.judge import EvidenceStore
 from services.evaluator.plans import Plans
+from services.evaluator.promotions import Promotions
 from services.evaluator.trials import Trials
 
 log = structlog.get_logger()
@@ -63,8 +64,14 @@ class Handlers:
     trials: Trials
 
     async def on_sample(self, event: AnyUnit) -> None:
-        """Keep a held-out sample if it is evidence. The recipes refuse it for training."""
-        if not isinstance(event, SampleReady) or not is_held_out(event.event_id):
+        """Keep a held-out sample if it is evidence. The recipes refuse it for training.
+
+        The prompt of a failed answer may become a task.
+        """
+        if not isinstance(event, SampleReady):
+            return
+        await Promotions(self.plans, self.evidence).on_sample(event)
+        if not is_held_out(event.event_id):
             return
         sample = held_out(event)
         if sample is not None and self.plans.accepts(event.scenario, sample.score):

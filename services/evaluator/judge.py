@@ -15,11 +15,12 @@ from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
 from services.evaluator.plans import Plan, Plans
+from services.evaluator.promotions import PromotedTasks
 from services.evaluator.solutions import judge_solution
 from services.evaluator.trial import Bench, DoesNotServe
 
 
-class EvidenceStore(Scores, Protocol):
+class EvidenceStore(Scores, PromotedTasks, Protocol):
     """Samples, their scores, and waiting candidates. Raises Unavailable."""
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None: ...
@@ -72,6 +73,7 @@ class Judge:
             raise Transient(f"scenario {candidate.scenario!r} has no head: {remedy}")
         # In a thread: a recipe may load its tasks when they are first asked for.
         plan = await asyncio.to_thread(self.plans.plan, candidate)
+        plan = await self.with_promoted(candidate, plan)
         looks = await self.evidence.others_judged(candidate, head)
         rule = replace(plan.rule, look=1 + looks)
         if not await self._fits(candidate, head, plan):
@@ -104,6 +106,28 @@ class Judge:
             unseen = f"always: asked for by name; {seen}; nothing was compared"
             return _evaluation(Ruling("select", unseen), rule, head, evidence)
         return _evaluation(decide(evidence.tasks, rule), rule, head, evidence)
+
+    async def with_promoted(self, candidate: CandidateProposed, plan: Plan) -> Plan:
+        """Return the plan of a harness with the promoted tasks of its scenario."""
+        if candidate.kind != "harness" or not plan.tasks or not plan.sampling.promote_failures:
+            return plan
+        more = await self.evidence.promoted(candidate.scenario)
+        return replace(plan, tasks=(*plan.tasks, *(one.task for one in more)))
+
+    async def compare_tasks(
+        self, candidate: CandidateProposed, head: Release, plan: Plan
+    ) -> Evidence:
+        """Let both sides do the tasks of the plan. Raises as `judge`, and DoesNotServe."""
+        agents = self.agents if plan.runner == "agent" else None
+        assert agents is not None or plan.runner != "agent", "it is built if a plan names it"
+        adapter = agents.adapter if agents is not None else CHAT
+        async with self.bench.trial(candidate, head, adapter) as (node, sides):
+            await self.bench.probe(node, sides[0])
+            if agents is not None:
+                both = (plan.tasks, plan.verifier, candidate, head)
+                return await agents.compare(node, sides, *both)
+            given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
+            return await self.episodes.compare(node, sides, *given)
 
     async def _fits(self, candidate: CandidateProposed, head: Release, plan: Plan) -> bool:
         if candidate.base_release_id == head.release_id:
@@ -141,17 +165,10 @@ class Judge:
                 untried += ": it would replace the head there; policy always takes it untried"
             raise DoesNotServe(untried)
         by_tasks = self._by_tasks(candidate, plan)
-        agents = self.agents if plan.runner == "agent" else None
-        assert agents is not None or plan.runner != "agent", "it is built if a plan names it"
-        adapter = agents.adapter if agents is not None else CHAT
-        async with self.bench.trial(candidate, head, adapter) as (node, sides):
+        if by_tasks and plan.tasks:
+            return await self.compare_tasks(candidate, head, plan)
+        async with self.bench.trial(candidate, head, CHAT) as (node, sides):
             await self.bench.probe(node, sides[0])
-            if by_tasks and plan.tasks and agents is not None:
-                both = (plan.tasks, plan.verifier, candidate, head)
-                return await agents.compare(node, sides, *both)
-            if by_tasks and plan.tasks:
-                given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
-                return await self.episodes.compare(node, sides, *given)
             if always:
                 return NOT_RUN
             if by_tasks:

@@ -139,7 +139,8 @@ class Plans:
     def _rule(self, chosen: ChosenPlan) -> Rule:
         section = self.config.evaluation
         knobs = section.min_win_margin, section.confidence, section.min_effect
-        return Rule(chosen.policy, *knobs, chosen.min_pairs, section.error_per)
+        more = {"error_per": section.error_per, "floor_score": section.floor_score}
+        return Rule(chosen.policy, *knobs, chosen.min_pairs, **more)
 
     def _check_together(self) -> None:
         section, used = self.config.evaluation, any(plan.tasks for plan in self._made.values())

@@ -5,6 +5,9 @@
 # reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
 # reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
 # reef:{<scenario>}:judged:<head>      set   ids of the candidates that were compared with a head
+# reef:{<scenario>}:promoted           hash  task id -> PromotedTask as JSON
+# reef:{<scenario>}:promoted-clients   hash  client -> number of its promoted tasks
+# reef:{<scenario>}:rechecks           hash  head -> number of its rechecks
 # reef:waiting                         set   scenarios with candidates that may wait
 # reef:judged-restored                       exists if candidates and verdicts of the log are here
 
@@ -12,6 +15,8 @@ from redis.asyncio import Redis
 
 from reefcommon.events import CandidateProposed, Evaluation, Release
 from reefkit.redis_heads import answering
+from reefkit.redis_lease import RedisLease
+from services.evaluator.domain.promotion import PromotedTask
 from services.evaluator.domain.replay import KEPT, HeldOut
 
 _WAITING = "reef:waiting"
@@ -28,6 +33,15 @@ for _, old in ipairs(redis.call('ZRANGE', KEYS[2], 0, -tonumber(ARGV[4]) - 1)) d
 end
 """
 
+_PROMOTE = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
+if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then return 0 end
+if tonumber(redis.call('HGET', KEYS[2], ARGV[3]) or '0') >= tonumber(ARGV[5]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HINCRBY', KEYS[2], ARGV[3], 1)
+return 1
+"""
+
 
 class RedisEvidence:
     """EvidenceStore on Redis."""
@@ -35,6 +49,7 @@ class RedisEvidence:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._add = redis.register_script(_ADD)
+        self._promote = redis.register_script(_PROMOTE)
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
         keys = [_key(scenario, "heldout"), _key(scenario, "heldout-ids")]
@@ -88,6 +103,32 @@ class RedisEvidence:
             key = _key(candidate.scenario, f"judged:{head.release_id}")
             return len(await self._redis.smembers(key) - {candidate.event_id})
 
+    async def promote(
+        self, scenario: str, task: PromotedTask, at_most: int, per_client: int
+    ) -> bool:
+        keys = [_key(scenario, "promoted"), _key(scenario, "promoted-clients")]
+        args: list[str | int] = [task.id, task.model_dump_json(), task.client, at_most, per_client]
+        async with answering("promoted task"):
+            return bool(await self._promote(keys=keys, args=args))
+
+    async def promoted(self, scenario: str) -> list[PromotedTask]:
+        async with answering("promoted tasks"):
+            texts = await self._redis.hvals(_key(scenario, "promoted"))
+        tasks = [PromotedTask.model_validate_json(text) for text in texts]
+        return sorted(tasks, key=lambda task: task.id)
+
+    async def judged_with(self, scenario: str, head_id: str) -> int:
+        async with answering("judged candidates"):
+            return int(await self._redis.scard(_key(scenario, f"judged:{head_id}")))
+
+    async def rechecks(self, scenario: str, head_id: str) -> int:
+        async with answering("rechecks"):
+            return int(await self._redis.hget(_key(scenario, "rechecks"), head_id) or 0)
+
+    async def set_rechecks(self, scenario: str, head_id: str, count: int) -> None:
+        async with answering("rechecks"):
+            await self._redis.hset(_key(scenario, "rechecks"), head_id, str(count))
+
     async def done(self, candidate: CandidateProposed) -> None:
         async with answering("waiting candidate"):
             await self._redis.hdel(_key(candidate.scenario, "waiting"), candidate.event_id)
@@ -99,6 +140,11 @@ class RedisEvidence:
     async def set_restored(self) -> None:
         async with answering("restored"):
             await self._redis.set(_RESTORED, 1)
+
+
+def trials_lease(redis: Redis, scenario: str) -> RedisLease:
+    """Return the right to judge the candidates of a scenario."""
+    return RedisLease(redis, f"trials:{scenario}")
 
 
 def _key(scenario: str, name: str) -> str:

@@ -62,7 +62,8 @@ class Bench:
         heads = Side(head.adapter or self.base_model, tree, head_weights(head))
         try:
             if candidate.kind == "harness":
-                proposed = await self._tree(candidate.content_id, candidate.scenario)
+                # "": none, as the head of a recheck had replaced none.
+                proposed = await self._tree(candidate.content_id or None, candidate.scenario)
                 await self._admit(proposed, adapter)
                 yield node, (replace(heads, tree=proposed), heads)
             else:

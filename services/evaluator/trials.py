@@ -23,6 +23,7 @@ from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation
 from reefkit.background import cancel
 from reefkit.redis_lease import RedisLease
 from services.evaluator.judge import EvidenceStore, Judge, failed
+from services.evaluator.rechecks import Rechecks
 
 log = structlog.get_logger()
 
@@ -67,6 +68,7 @@ class Trials:
     candidates: CandidateLog
     lease: Callable[[str], RedisLease]
     publish: Callable[[CandidateProposed, Evaluation], Awaitable[None]]
+    rechecks: Rechecks
     long_wait_s: float = 120.0
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _running: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Trials:
             Unavailable: a trial failed because a node or a store does not answer.
         """
         await self.restore()
-        for scenario in await self.evidence.waiting_scenarios():
+        due = await self.rechecks.all_due()
+        for scenario in dict.fromkeys((*await self.evidence.waiting_scenarios(), *due)):
             self._begin(scenario)
         rows = self.waiting()
         self._tell(rows)
@@ -153,6 +156,7 @@ class Trials:
             else:
                 async with lease.during(wait_s=0):
                     await self._judge_all(scenario)
+                    await self.rechecks.run(scenario)
             self._failing.pop(scenario, None)
         except Exception as error:  # `round` reports it; other scenarios go on
             reason = str(error) or repr(error)

@@ -1,6 +1,7 @@
 """Composition of the publisher."""
 
 from pathlib import Path
+from typing import Any
 
 from faststream.kafka import KafkaRouter
 from starlette.applications import Starlette
@@ -10,7 +11,7 @@ from reefcommon.config import ServeConfig, load
 from reefcommon.evaluation import choose
 from reefcommon.settings import SystemSettings
 from reefkit.background import Periodic
-from reefkit.bus import fast_route, route
+from reefkit.bus import fast_route
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.service import BackgroundTask, Service
@@ -21,20 +22,16 @@ from services.publisher.publication import WorkRunner
 from services.publisher.redis_works import RedisWorks
 from services.publisher.settings import Settings
 from services.publisher.upkeep import Upkeep
-from services.publisher.webhook import Webhook
+from services.publisher.webhook import webhook_routes
 
 SERVICE = "publisher"
 
 
-def routes(handlers: Handlers, webhook: Webhook | None = None) -> KafkaRouter:
+def routes(handlers: Handlers, *more: Any) -> KafkaRouter:
     """Build the routing table. Commands have their own group: no verdict delays a rollback."""
     verdicts = fast_route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
     commands = fast_route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
-    hooks = []
-    if webhook is not None:
-        told, group = webhook.on_publication, f"{SERVICE}-webhook"
-        hooks.append(route(told, topics.RELEASES, group=group))
-    return KafkaRouter(handlers=(verdicts, commands, *hooks))
+    return KafkaRouter(handlers=(verdicts, commands, *more))
 
 
 def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
@@ -71,14 +68,12 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     config = load(system.config or Path("serve.yaml"))
     outside, broker = Outside.connect(system, SERVICE)
     upkeep = build(config, settings, outside)
-    webhook = Webhook(settings.webhook_url) if settings.webhook_url is not None else None
-    broker.include_router(routes(upkeep.handlers, webhook))
+    broker.include_router(routes(upkeep.handlers, *webhook_routes(settings.webhook_url)))
     rounds = Periodic("upkeep", upkeep.round, settings.reconcile_every_s)
     health = Health(SERVICE, broker=broker, facts=upkeep.facts())
     health.checks.update(restored=upkeep.check, upkeep=rounds.check)
     tasks = (
-        # The nodes get the heads at once, whether or not the broker answers.
-        BackgroundTask(rounds.name, rounds.run, early=True),
+        BackgroundTask(rounds.name, rounds.run, early=True),  # the nodes get the heads at once
         BackgroundTask("resume", upkeep.resume, ends=True),
     )
     # Prepared before the consumers join: a verdict needs a head to be compared with.

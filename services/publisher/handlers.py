@@ -84,6 +84,8 @@ class Handlers:
             log.info("scenario_exists", scenario=event.scenario)
             return
         work = work.to("evaluated", release=release, candidate_id=release.candidate_id)
+        if isinstance(event, events.RollbackRequested) and event.expected_head:
+            work = work.model_copy(update={"only_on": event.expected_head})
         await self.runner.run(await self.runner.begin(work))
 
     async def create(self, scenario: str) -> None:
@@ -109,6 +111,9 @@ class Handlers:
                     state = "waits for review: promote it" if target else "is not in the chain"
                     raise NotPublished("aborted", f"cannot roll back: release {target_id} {state}")
                 head = await self._head(event.scenario)
+                if event.expected_head not in ("", head.release_id):
+                    moved = f"meant for {event.expected_head}, but {head.release_id} is the head"
+                    raise NotPublished("conflicted", moved)
                 return releases.rolled_back(head, target, event.event_id, event.at, event.reason)
             case events.PromoteRequested(release_id=pending_id):
                 pending = (await self._pending(event.scenario)).get(pending_id)

@@ -190,6 +190,8 @@ class WorkRunner:
     async def _on_new_head(self, work: Work) -> Release | None:
         """Return the release of a command that lost a race; None if it cannot follow."""
         head, planned = await self.heads.head(work.scenario), work.planned
+        if work.only_on:
+            return None
         if head is not None and planned.operation == "rollback":
             return releases.rebased(planned, head, f"{work.work_id}:{work.rebased + 1}")
         if head is not None and planned.operation == "promote":

@@ -11,10 +11,13 @@ from typing import Any
 
 import httpx
 import structlog
+from faststream.kafka import KafkaRoute
 from prometheus_client import Counter
 from pydantic import SecretStr
 
+from reefcommon import topics
 from reefcommon.events import Publication, ReleasePending, utc_now
+from reefkit.bus import route
 from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -66,6 +69,13 @@ class Webhook:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
             return type(error).__name__
         return None if 200 <= status < 300 else f"status {status}"
+
+
+def webhook_routes(url: SecretStr | None) -> tuple[KafkaRoute, ...]:
+    """Return the route of the webhook, if there is an address."""
+    if url is None:
+        return ()
+    return (route(Webhook(url).on_publication, topics.RELEASES, group="publisher-webhook"),)
 
 
 def body_of(event: ReleasePending) -> dict[str, str]:

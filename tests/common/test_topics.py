@@ -15,7 +15,7 @@ from services.experience import app as experience
 from services.experience.settings import Settings
 from services.experience.wants import Wants
 from services.publisher import app as publisher
-from services.publisher.webhook import Webhook
+from services.publisher.webhook import webhook_routes
 
 WITHOUT_GROUP = {"gateway", "publisher", "trainer", "harness"}
 
@@ -38,8 +38,8 @@ def read() -> set[tuple[str, str]]:
         proposals = service == "harness"
         broker.include_router(host.routes(bare(host), service, proposals=proposals))
     broker.include_router(evaluator.routes(bare(evaluator)))
-    webhook = Webhook(SecretStr("https://hooks.example/"))
-    broker.include_router(publisher.routes(bare(publisher), webhook))
+    hooks = webhook_routes(SecretStr("https://hooks.example/"))
+    broker.include_router(publisher.routes(bare(publisher), *hooks))
     handlers = bare(experience, settings=Settings(), wants=Wants())
     broker.include_router(experience.routes(handlers, Settings()))
     return {

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Release
+from services.evaluator.domain.promotion import PromotedTask
 from services.evaluator.domain.replay import HeldOut
 
 
@@ -15,6 +16,8 @@ class MemoryEvidence:
         self.candidates: dict[str, dict[str, CandidateProposed]] = defaultdict(dict)
         self.judged_by: dict[str, set[str]] = defaultdict(set)
         self.is_restored = False
+        self.promoted_by: dict[str, dict[str, PromotedTask]] = defaultdict(dict)
+        self.rechecked: dict[str, int] = {}
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
         self.held[scenario][sample.sample_id] = sample
@@ -44,6 +47,28 @@ class MemoryEvidence:
 
     async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
         return len(self.judged_by[head.release_id] - {candidate.event_id})
+
+    async def promote(
+        self, scenario: str, task: PromotedTask, at_most: int, per_client: int
+    ) -> bool:
+        kept = self.promoted_by[scenario]
+        own = [one for one in kept.values() if one.client == task.client]
+        if task.id in kept or len(kept) >= at_most or len(own) >= per_client:
+            return False
+        kept[task.id] = task
+        return True
+
+    async def promoted(self, scenario: str) -> list[PromotedTask]:
+        return sorted(self.promoted_by[scenario].values(), key=lambda task: task.id)
+
+    async def judged_with(self, scenario: str, head_id: str) -> int:
+        return len(self.judged_by[head_id])
+
+    async def rechecks(self, scenario: str, head_id: str) -> int:
+        return self.rechecked.get(head_id, 0)
+
+    async def set_rechecks(self, scenario: str, head_id: str, count: int) -> None:
+        self.rechecked[head_id] = count
 
     async def done(self, candidate: CandidateProposed) -> None:
         self.candidates[candidate.scenario].pop(candidate.event_id, None)

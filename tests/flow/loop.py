@@ -36,6 +36,7 @@ from services.evaluator import handlers as evaluator_handlers
 from services.evaluator.episodes import Episodes
 from services.evaluator.judge import Judge
 from services.evaluator.plans import Plans
+from services.evaluator.rechecks import Rechecks
 from services.evaluator.trial import Bench
 from services.evaluator.trials import Trials
 from services.experience import app as experience
@@ -214,7 +215,8 @@ def evaluating(
     plans, evidence = Plans.load(config), MemoryEvidence()
     judge = Judge(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
     publish = evaluator_handlers.Verdicts(events, utc_now).publish
-    trials = Trials(judge, evidence, MemoryCandidateLog(), SoleHolder, publish)
+    rechecks = Rechecks(judge, evidence, events, utc_now)
+    trials = Trials(judge, evidence, MemoryCandidateLog(), SoleHolder, publish, rechecks)
     return evaluator_handlers.Handlers(plans, evidence, trials)
 
 

@@ -67,6 +67,22 @@ async def test_a_rollback_is_a_new_release_with_an_old_content(world: World) -> 
     assert len(await world.heads.chain("default")) == 4
 
 
+async def test_a_rollback_meant_for_another_head_is_refused(world: World) -> None:
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    lost = await world.publish(upkeep, "b")
+    meant = rollback(old.release_id).model_copy(update={"expected_head": lost.release_id})
+    newer = await world.publish(upkeep, "c")
+    await world.command(upkeep, meant)
+    assert (await world.head()).release_id == newer.release_id
+    ((outcome, reason),) = world.rejections()
+    assert outcome == "conflicted"
+    assert f"meant for {lost.release_id}" in reason
+    own = meant.model_copy(update={"event_id": "cmd-2", "expected_head": newer.release_id})
+    await world.command(upkeep, own)
+    assert (await world.head()).contents == old.contents
+
+
 async def test_a_rollback_to_what_was_unloaded_long_ago(world: World) -> None:
     upkeep = await world.started()
     old = await world.publish(upkeep, "old")

@@ -10,7 +10,7 @@ Operation = Literal["creation", "training", "harness", "manual", "rollback", "pr
 Outcome = Literal["ok", "aborted", "failed", "upstream_incomplete"]
 Verdict = Literal["select", "reject", "evaluation_failed"]
 Policy = Literal[
-    "score_comparison", "paired_confidence", "no_regression", "strictly_better", "always"
+    "score_comparison", "paired_confidence", "no_regression", "strictly_better", "floor", "always"
 ]
 
 

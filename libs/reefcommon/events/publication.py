@@ -78,11 +78,15 @@ class ScenarioCreateRequested(Event):
 
 
 class RollbackRequested(Event):
-    """A request to serve the contents of an earlier release again."""
+    """A request to serve the contents of an earlier release again.
+
+    `expected_head`: refused if another release is the head by then; "": any may be.
+    """
 
     type: Literal["rollback.requested.v1"] = "rollback.requested.v1"
     release_id: str
     reason: str = ""
+    expected_head: str = ""
 
 
 class PromoteRequested(Event):

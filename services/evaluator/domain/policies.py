@@ -1,7 +1,7 @@
 """The rules that decide from paired scores."""
 
 # A pair is a task, or a held-out sample. Every rule fails closed: a pair that could not be run is
-# never a tie that passes, and only `always` replaces a head by a candidate with a lower mean.
+# never a tie that passes, and only `always` and `floor` take a candidate with a lower mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ class Rule:
     min_pairs: int = MIN_TASKS
     error_per: ErrorPer = "comparison"
     look: int = 1
+    floor_score: float = 0.0
 
     @property
     def alpha(self) -> float:
@@ -133,6 +134,9 @@ def _judge(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     """Return whether the rule selects, and its condition in words."""
     if rule.policy == "always":
         return True, "always: asked for by name; it loads and answers"
+    if rule.policy == "floor":
+        own = f"needs a mean of at least {rule.floor_score:g}; the head's does not count"
+        return comparison.candidate_score >= rule.floor_score, own
     if rule.policy == "score_comparison":
         ahead = comparison.wins - comparison.losses > rule.min_win_margin and comparison.mean > 0
         return ahead, f"needs wins - losses > {rule.min_win_margin} and a higher mean"

@@ -27,6 +27,7 @@ Key = Annotated[
     str | None,
     Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="idempotency key"),
 ]
+StepName = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
 Name = Annotated[str, Path(pattern=r"^prp-[0-9a-f]{32}$")]
 
 
@@ -101,7 +102,7 @@ class Proposals:
 
 
 def proposal_routes(desk: Desk) -> APIRouter:
-    """Return the routes by which people and agents propose, and see the fate of a proposal."""
+    """Return the routes by which people and agents propose."""
     routes = APIRouter(prefix="/reef", tags=["harness"])
     allowed = Annotated[Grant, Depends(desk.allow("report"))]
 
@@ -133,16 +134,23 @@ def proposal_routes(desk: Desk) -> APIRouter:
         event = InstructionGiven(text=body.text, session_id=body.session, **common)
         return await _sent(desk, event, digest("instruction", body.text, body.session), body.key)
 
-    @routes.get("/harness/proposals")
-    async def proposals(
-        grant: Annotated[Grant, Depends(desk.allow("read"))], scenario: Scenario
-    ) -> Response:
+    return routes
+
+
+def fate_routes(desk: Desk) -> APIRouter:
+    """Return the routes that show what became of proposals, and whole steps."""
+    routes = APIRouter(prefix="/reef/harness", tags=["harness"])
+    allowed = Annotated[Grant, Depends(desk.allow("read"))]
+    sender = Annotated[Grant, Depends(desk.allow("report"))]
+
+    @routes.get("/proposals")
+    async def proposals(grant: allowed, scenario: Scenario) -> Response:
         """List the newest proposals with their states."""
         grant.check("read", scenario)
         return _json(await _of_host(desk, f"/proposals/{scenario}"))
 
-    @routes.get("/harness/proposals/{proposal_id}")
-    async def proposal(proposal_id: Name, grant: allowed, scenario: Scenario) -> Response:
+    @routes.get("/proposals/{proposal_id}")
+    async def proposal(proposal_id: Name, grant: sender, scenario: Scenario) -> Response:
         """Return a proposal with its state, and with the reason of a refusal."""
         grant.check("report", scenario)
         found = await _of_host(desk, f"/proposals/{scenario}/{proposal_id}")
@@ -153,12 +161,8 @@ def proposal_routes(desk: Desk) -> APIRouter:
             raise ApiError(404, words, code="proposal_not_found")
         return _json(found)
 
-    @routes.get("/harness/steps/{name}")
-    async def steps(
-        name: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,200}$")],
-        grant: Annotated[Grant, Depends(desk.allow("read"))],
-        scenario: Scenario,
-    ) -> Response:
+    @routes.get("/steps/{name}")
+    async def steps(name: StepName, grant: allowed, scenario: Scenario) -> Response:
         """Return whole steps: by number, or by the id of a job, candidate, proposal or release."""
         grant.check("read", scenario)
         release = await desk.scenarios.heads.release(scenario, name)

@@ -14,7 +14,7 @@ from services.gateway.control.contents import content_routes
 from services.gateway.control.desk import Desk, Scenario
 from services.gateway.control.harness import harness_routes, installation_routes
 from services.gateway.control.hot_routes import hot_routes
-from services.gateway.control.proposals import proposal_routes
+from services.gateway.control.proposals import fate_routes, proposal_routes
 from services.gateway.control.scenarios import Choice, release_row
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid, model_not_found
@@ -75,7 +75,7 @@ def control_routes(desk: Desk) -> list[BaseRoute]:
     """Return all control routes, and the descriptions of the hot paths."""
     parts = (
         *(hot_routes, _models, _scenarios, content_routes, harness_routes, installation_routes),
-        proposal_routes,
+        *(proposal_routes, fate_routes),
         *(_commands, _records, _lists, _operations),
     )
     return [route for part in parts for route in part(desk).routes]

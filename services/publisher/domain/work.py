@@ -35,6 +35,8 @@ class Work(Value):
     nodes: dict[str, float] = Field(default_factory=dict)
     reason: str = ""
     rebased: int = 0
+    # the head that a rollback was meant for; "": any
+    only_on: str = ""
     began_at: AwareDatetime | None = None
 
     @property
