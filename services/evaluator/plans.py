@@ -1,7 +1,7 @@
 """The plans for candidates: the `evaluation` section of serve.yaml, then the recipes' own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from typing import Any
@@ -139,8 +139,8 @@ class Plans:
     def _rule(self, chosen: ChosenPlan) -> Rule:
         section = self.config.evaluation
         knobs = section.min_win_margin, section.confidence, section.min_effect
-        more = {"error_per": section.error_per, "floor_score": section.floor_score}
-        return Rule(chosen.policy, *knobs, chosen.min_pairs, **more)
+        rule = Rule(chosen.policy, *knobs, chosen.min_pairs, section.error_per)
+        return replace(rule, floor_score=section.floor_score)
 
     def _check_together(self) -> None:
         section, used = self.config.evaluation, any(plan.tasks for plan in self._made.values())

@@ -77,7 +77,7 @@ class Rechecks:
         head, turn = found
         parent = await self.judge.heads.release(scenario, head.parent_id or "")
         ruling = await self._compare(head, parent, turn) if parent is not None else None
-        outcome = "not compared" if ruling is None else ruling.verdict
+        outcome: str = "not compared" if ruling is None else ruling.verdict
         if ruling is not None and parent is not None and ruling.verdict == "select":
             outcome = "rolled back"
             command = self._command(head, parent, turn, ruling)

@@ -117,7 +117,7 @@ class HarnessExecutor(Executor):
 
 
 def instruction(proposal: Mapping[str, Any]) -> SampleReady:
-    """Return an instruction as a unit, whose feedback are its words and which no report made."""
+    """Return an instruction as a unit: its words are its feedback, and no record made it."""
     return SampleReady(
         event_id=proposal["event_id"],
         at=proposal["at"],
@@ -126,6 +126,7 @@ def instruction(proposal: Mapping[str, Any]) -> SampleReady:
         session_id=proposal.get("session_id"),
         feedback=proposal["text"],
         metadata={"instruction": True},
+        messages=({"role": "user", "content": proposal["text"]},),
         untrainable="instruction",
         recorded_at=proposal["at"],
     )
