@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from reefcommon.config_agent import AgentSection
+from reefcommon.config_gate import GateKeys
 from reefcommon.evaluator import Runner
 from reefcommon.events import Policy, Sampling
 from reefcommon.ids import SCENARIO_PATTERN
@@ -165,7 +166,7 @@ RunnerByScenario = Annotated[
 ScoreByScenario = Annotated[str | dict[str, str], _by_scenario(str, form="package.module:function")]
 
 
-class EvaluationSection(Section):
+class EvaluationSection(Section, GateKeys):
     """The comparison of a candidate with the head."""
 
     tasks: TasksByScenario = ()
@@ -194,22 +195,6 @@ class EvaluationSection(Section):
     """where a harness's rules stand in these tasks; absent: as `harness.apply`, else system"""
     min_win_margin: int = Field(0, ge=0)
     """score_comparison: select only if wins - losses is greater than this"""
-    floor_score: float = Field(0.0, allow_inf_nan=False)
-    """floor: select if the candidate's own mean is at least this; the head's is only shown"""
-    promote_failures: bool = False
-    """a prompt whose answer was scored low becomes a task of harness candidates, if the verifier
-    can score that answer"""
-    promote_max_score: float = Field(0.0, allow_inf_nan=False)
-    """such an answer is scored at most this"""
-    max_promoted_tasks: int = Field(50, ge=1, le=1000)
-    """such tasks of a scenario; the oldest stay"""
-    max_promoted_per_client: int = Field(5, ge=1, le=1000)
-    """such tasks of one client (`x-reef-tag-client`; all without a name count as one)"""
-    recheck_every: int = Field(0, ge=0)
-    """after so many verdicts at a harness release it is compared again with the harness that it
-    replaced, and rolled back if it loses; 0: never"""
-    recheck_after_s: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """the same after so many seconds"""
     confidence: float = Field(0.9, gt=0.5, lt=1)
     """paired_confidence, no_regression: of the paired test and the lower bound"""
     error_per: ErrorPer = "comparison"

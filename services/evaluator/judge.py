@@ -109,7 +109,8 @@ class Judge:
 
     async def with_promoted(self, candidate: CandidateProposed, plan: Plan) -> Plan:
         """Return the plan of a harness with the promoted tasks of its scenario."""
-        if candidate.kind != "harness" or not plan.tasks or not plan.sampling.promote_failures:
+        wanted = plan.sampling.promote_failures and plan.tasks and plan.runner == "chat"
+        if candidate.kind != "harness" or not wanted:
             return plan
         more = await self.evidence.promoted(candidate.scenario)
         return replace(plan, tasks=(*plan.tasks, *(one.task for one in more)))

@@ -49,4 +49,5 @@ class Promotions:
     def _plan(self, scenario: str) -> Plan | None:
         bound = [one for one in self.plans.config.reef if one.scenario == scenario]
         found = (self.plans.of(scenario, one.recipe) for one in bound)
-        return next((plan for plan in found if plan.tasks), None)
+        # Only the answer of a chat is recorded; a program or an agent would have to run again.
+        return next((plan for plan in found if plan.tasks and plan.runner == "chat"), None)

@@ -7,9 +7,11 @@ from faststream.kafka import TestKafkaBroker
 
 from reefcommon import topics
 from reefcommon.artifacts import materialize
+from reefcommon.config import ServeConfig
 from reefcommon.events import CandidateProposed, HarnessProposed, InstructionGiven, StepCompleted
+from reefcommon.harness.admission import admit
 from reefcommon.harness.files import read_tree
-from reefcommon.harness.tree import HarnessRecipe, Mutation
+from reefcommon.harness.tree import HarnessRecipe, Inadmissible, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.git import GitArtifactStore
@@ -17,6 +19,7 @@ from reefkit.bus import KafkaPublisher, kafka_broker
 from reefkit.jobs import host
 from reefkit.jobs.story import story_of
 from reefkit.recipe_binding import Binding
+from services.harness.app import adapter_of
 from tests.harness.support import (
     AT,
     BINDING,
@@ -246,3 +249,20 @@ async def test_a_lost_candidate_comes_back_with_the_words_of_its_tasks(tmp_path)
     assert [(one.task, one.candidate_words) for one in rejection.tasks] == [("sieve", "it is 9592")]
     story = story_of(worker.store.steps([binding.key], "1")[0])
     assert story["evaluation"]["tasks"][0]["head"] == 1.0
+
+
+def test_h5_a_proposal_is_admitted_for_the_agent_that_judges_it():
+    """H5. Code is for no agent that cannot isolate it; other kinds are for those that render them."""
+    judged = {"runner": "agent", "agent": {"adapter": "pi"}}
+    served = ServeConfig(reef=(), evaluation=judged)
+    found = adapter_of(served, BINDING)
+    assert found.name == "pi"
+    assert "agent_command" in found.kinds
+    command = {"kind": "agent_command", "config": {"name": "x", "description": "d", "text": "t"}}
+    mutation = Mutation("create", "x", command)
+    assert len(admit((), (mutation,), found)) == 1
+    with pytest.raises(Inadmissible, match="cannot render"):
+        admit((), (mutation,), adapter_of(ServeConfig(reef=()), BINDING))
+    code = {"kind": "code_extension", "config": {"name": "x", "text": "export default 1;"}}
+    with pytest.raises(Inadmissible, match="isolated"):
+        admit((), (Mutation("create", "x", code),), found)
