@@ -5,10 +5,11 @@ wanted. The served model is scripted: it knows no style, and obeys a rule in its
 probability 0.8. The proposer is scripted too: with probability 0.4 it writes advice of no use,
 otherwise it acts on the complaint that it reads most often. The host is the real one in memory; a
 candidate is released if it wins 15 paired tasks by `paired_confidence`. The figure is the share of
-right answers to 15 other tasks, of which each is asked eight times.
+right answers to 15 other tasks, of which each is asked eight times: at the end, and its mean over
+the run, measured after each window of four reports.
 
 Each recipe has a control, `guess`: users report scores without words, and a proposer that reads no
-complaint takes one of twelve pieces of advice by chance, three of which are the style.
+complaint takes one of 24 pieces of advice by chance, three of which are the style.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import random
 import tempfile
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import structlog
@@ -35,7 +37,7 @@ from tests.recipes.house_models import editor, house_model, library, reviewer, r
 
 WINDOW, FAILS, OBEYS = 4, 0.4, 0.8
 MEASURED = house.tasks_of(31, ("Lea Dunn", "Gus Hale", "Fay Rowe", "Ned Pike", "Joy Vale"))
-USELESS = tuple(f"Remember point {number} of the handbook." for number in range(9))
+USELESS = tuple(f"Remember point {number} of the handbook." for number in range(21))
 RECIPES: dict[str, Any] = {
     "harness_evolve": (
         lambda: HarnessEvolveRecipe(HarnessEvolveKnobs(batch_size=WINDOW)),
@@ -106,7 +108,7 @@ async def play(
     )
     world.asked = 1000 * seed  # each seed has users of its own
     measured = partial(world.mean, MEASURED, range(8))
-    before = measured()
+    before, course = measured(), []
     for _ in range(reports // WINDOW):
         for task in users.choices(house.TRAIN, k=WINDOW):
             if name == "skill_evolution":
@@ -114,9 +116,11 @@ async def play(
             else:
                 world.report(task, **({"feedback": None} if guesses else {}))
         await world.run()
+        course.append(measured())
     figures = {
         "right before": before,
-        "right after": measured(),
+        "right after": course[-1],
+        "right, mean over the run": fmean(course),
         "releases": world.outcomes.count("ReleasePublished"),
         "rejected": world.outcomes.count("ReleaseRejected"),
         "proposer's calls": proposer.calls,
@@ -139,13 +143,13 @@ def main() -> None:
     given = parser.parse_args()
     table: dict[str, Any] = {}
     for name in given.recipes:
-        after = []
+        means = []
         for guesses in (False, True):
             tell(f"{name}{', guess' if guesses else ''}: {given.reports} reports")
             found = {s: run(name, s, given.reports, guesses=guesses) for s in given.seeds}
             table[f"{name}, guess" if guesses else name] = arm(found)
-            after.append([figures["right after"] for figures in found.values()])
-        table[f"{name} - guess"] = paired(*after)
+            means.append([figures["right, mean over the run"] for figures in found.values()])
+        table[f"{name} - guess, mean over the run"] = paired(*means)
     show(table)
 
 

@@ -44,4 +44,4 @@ def test_the_command_prints_its_table():
         "ace",
     ]
     done = subprocess.run(told, capture_output=True, text=True, check=True)
-    assert '"ace - guess"' in done.stdout
+    assert '"ace - guess, mean over the run"' in done.stdout

@@ -93,7 +93,7 @@ def reviewer(messages, _seed):
     system, shown = messages[0]["content"], messages[-1]["content"]
     book = dict(re.findall(r"<bullet \w+>\n([\w-]+): (.*?)\n</bullet", shown))
     if system.startswith("You review"):
-        said = complaints(re.search(r"<words.*", shown, re.DOTALL)[0])
+        said = complaints("".join(re.findall(r"<words \w+>\n(.*?)\n</words", shown, re.DOTALL)))
         right = "<score" in shown and "\n1\n" in shown
         helpful = [
             name for name, text in book.items() if right and any(o in text for o in OBEYED.values())
