@@ -87,9 +87,13 @@ class Stage(Protocol):
         """Ask the served model as a user does. The exchange is recorded."""
 
     async def report(
-        self, receipt: str, score: float, metadata: Mapping[str, Any] | None = None
+        self,
+        receipt: str,
+        score: float,
+        metadata: Mapping[str, Any] | None = None,
+        feedback: str | None = None,
     ) -> None:
-        """Report a reward on an answer."""
+        """Report a reward on an answer, perhaps with words."""
 
     def experienced(self, release_id: str, reward: float | None = None) -> None:
         """Count an answer that becomes experience; `reward` as its user feels it."""
@@ -177,6 +181,11 @@ class Demonstration:
     def endpoints(self) -> Iterator[Mapping[str, str]]:
         """Run the endpoints that `models:` needs. Yields name -> base URL."""
         yield {}
+
+    @contextmanager
+    def engine(self) -> Iterator[str]:
+        """Run a scripted model in place of the served one. Yields its URL; "": there is none."""
+        yield ""
 
     def line(self, _event: SignalComputed) -> str | None:
         """Return a line about a signal, or None."""

@@ -14,8 +14,8 @@
 #
 # signal      scores of reports, or the judge's
 # target      entries of kind `skill`
-# window      `every_sessions`, or with `nightly: "03:00"` (UTC) all sessions of the day, when the
-#             first session has ended after that time
+# window      `batch_size` sessions, or with `nightly: "03:00"` (UTC) all sessions of the day, when
+#             the first session has ended after that time
 # counts      in `ctx.store` ("counts"), shown to the decisions and by `reef recipes state`
 # gate        paired tasks like any harness; `evaluation: {policy: always}` is the published method
 # crash       one call of `propose` is one transaction; answers of models are kept until then
@@ -79,7 +79,7 @@ object and no other text; skip has the action alone:
 
 
 class SkillEvolutionKnobs(ProposerKnobs):
-    every_sessions: int = Field(16, ge=1, le=512, description="sessions of a window")
+    batch_size: int = Field(16, ge=1, le=512, description="sessions of a window")
     nightly: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d$")
     """time of day in UTC, as 03:00: a window is all sessions before it, in place of a number"""
     max_sessions: int = Field(128, ge=1, le=512, description="sessions of a night at most")
@@ -115,7 +115,7 @@ class SkillEvolutionRecipe(HarnessRecipe):
         refused = [(unit, "no_messages", None) for unit in waiting if not unit.messages]
         sessions = [unit for unit in waiting if unit.messages]
         night = time.fromisoformat(knobs.nightly) if knobs.nightly else None
-        batch = window(sessions, night, knobs.every_sessions, knobs.max_sessions)
+        batch = window(sessions, night, knobs.batch_size, knobs.max_sessions)
         return Decision(batch, tuple(refused))
 
     async def propose(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import complaints
 from reefcommon import config, evaluation, recipe_loading
 from tests.recipes.harness_world import HarnessWorld
-from tests.recipes.house_models import complaints
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-harness-method.md").read_text()

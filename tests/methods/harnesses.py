@@ -30,10 +30,10 @@ from recipes.gepa.knobs import GepaKnobs
 from recipes.gepa.recipe import GepaRecipe
 from recipes.harness_evolve.recipe import HarnessEvolveKnobs, HarnessEvolveRecipe
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import editor, house_model, library, reviewer, rewriter
 from recipes.skill_evolution.recipe import SkillEvolutionKnobs, SkillEvolutionRecipe
 from tests.methods.table import arm, paired, show, tell
 from tests.recipes.harness_world import HarnessWorld
-from tests.recipes.house_models import editor, house_model, library, reviewer, rewriter
 
 WINDOW, FAILS, OBEYS = 4, 0.4, 0.8
 MEASURED = house.tasks_of(31, ("Lea Dunn", "Gus Hale", "Fay Rowe", "Ned Pike", "Joy Vale"))
@@ -50,7 +50,7 @@ RECIPES: dict[str, Any] = {
         rewriter,
     ),
     "skill_evolution": (
-        lambda: SkillEvolutionRecipe(SkillEvolutionKnobs(every_sessions=WINDOW)),
+        lambda: SkillEvolutionRecipe(SkillEvolutionKnobs(batch_size=WINDOW)),
         library,
     ),
     "ace": (lambda: AceRecipe(AceKnobs(batch_size=WINDOW)), reviewer),

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import house_model
 from reefcommon.config_sections import EvaluationSection, ModelEndpoint
 from reefcommon.evaluator import as_tasks
 from reefcommon.events import (
@@ -31,7 +32,6 @@ from services.evaluator.domain.policies import Rule, decide
 from tests.fakes.artifacts import MemoryArtifactStore
 from tests.fakes.leases import SoleHolder
 from tests.harness.support import AT, Published, base_release, executor, first, published
-from tests.recipes.house_models import house_model
 
 SCENARIO = "default"
 

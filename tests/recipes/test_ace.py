@@ -7,10 +7,10 @@ import pytest
 from recipes.ace.playbook import Count, bullet_id, bullets, delta, marked
 from recipes.ace.recipe import AceKnobs, AceRecipe
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import reviewer
 from reefcommon.harness.admission import CHAT, admit
 from reefcommon.harness.tree import Entry
 from tests.recipes.harness_world import HarnessWorld
-from tests.recipes.house_models import reviewer
 
 OURS = Entry("ours", "rules", {"text": "Ours."})
 

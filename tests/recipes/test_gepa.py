@@ -18,6 +18,7 @@ from recipes.gepa.recipe import GepaRecipe
 from recipes.gepa.search import Search, dominated
 from recipes.gepa.texts import changes, texts_of
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import rewriter
 from reefcommon.errors import BadConfig
 from reefcommon.events import CandidateProposed
 from reefcommon.harness.delivery import episode_messages
@@ -26,7 +27,6 @@ from reefcommon.recipe_loading import load_recipe
 from tests.recipes import gepa_process
 from tests.recipes.gepa_world import TRAIN, VALIDATION, Context, Store, recipe
 from tests.recipes.harness_world import HarnessWorld, lived
-from tests.recipes.house_models import rewriter
 
 
 def archive(*scores, seed=0) -> Search:

@@ -1,29 +1,34 @@
 """Harness evolution: failures and the tree become one mutation; lost verdicts are shown again."""
 
+import json
 import re
 
 import pytest
 
 from recipes.harness_evolve.recipe import HarnessEvolveKnobs, HarnessEvolveRecipe, mutation_in
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import editor, rule
 from reefcommon.harness.tree import Entry, Mutation
 from reefcommon.recipe_context import ModelFailed
 from tests.recipes.harness_world import HarnessWorld
-from tests.recipes.house_models import answer, editor, rule
 
 KINDS = ("rules", "memory", "skill")
 TREE = (Entry("old", "rules", {"text": "Old."}), Entry("code", "agent_command", {"name": "c"}))
 
 
+def said(**fields) -> str:
+    return json.dumps(fields)
+
+
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("answer", "found"),
     [
         (rule(reason="why"), Mutation("create", "new", {"kind": "rules", "config": {"text": "New."}}, "why")),
         (rule(id="old"), Mutation("update", "old", {"config": {"text": "New."}})),
         (rule(id="old", op="update"), Mutation("update", "old", {"config": {"text": "New."}})),
-        (answer(op="remove", id="old"), Mutation("remove", "old")),
-        (answer(op="remove", id="none"), None),
-        (answer(op="remove", id="code"), None),
+        (said(op="remove", id="old"), Mutation("remove", "old")),
+        (said(op="remove", id="none"), None),
+        (said(op="remove", id="code"), None),
         (rule(op="update"), None),
         (rule(id="old", kind="memory"), None),
         (rule(kind="agent_command"), None),
@@ -33,8 +38,8 @@ TREE = (Entry("old", "rules", {"text": "Old."}), Entry("code", "agent_command", 
         ("I would add a rule.", None),
     ],
 )  # fmt: skip
-def test_an_answer_is_exactly_one_mutation_or_none(said, found):
-    assert mutation_in(said, TREE, KINDS) == found
+def test_an_answer_is_exactly_one_mutation_or_none(answer, found):
+    assert mutation_in(answer, TREE, KINDS) == found
 
 
 def world_of(home, proposer=editor, **knobs):

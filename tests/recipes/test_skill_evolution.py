@@ -7,6 +7,7 @@ from datetime import UTC, datetime, time, timedelta
 import pytest
 
 from recipes.reflection.examples import house
+from recipes.reflection.examples.models import library
 from recipes.skill_evolution.recipe import (
     SkillEvolutionKnobs,
     SkillEvolutionRecipe,
@@ -20,7 +21,6 @@ from reefcommon.harness.admission import CHAT, admit
 from reefcommon.harness.tree import Entry
 from tests.harness.support import AT
 from tests.recipes.harness_world import HarnessWorld
-from tests.recipes.house_models import library
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -121,7 +121,7 @@ def test_decisions_become_one_proposal_and_clashes_are_left_out():
 
 
 async def test_sessions_become_skills_and_count_who_used_them(tmp_path):
-    recipe = SkillEvolutionRecipe(SkillEvolutionKnobs(every_sessions=3))
+    recipe = SkillEvolutionRecipe(SkillEvolutionKnobs(batch_size=3))
     world = HarnessWorld(tmp_path, recipe, library)
     prices = [task for task in house.TRAIN if task["kind"] == "price"]
     for task in prices[:3]:
@@ -149,9 +149,7 @@ async def test_the_counts_are_shown_to_the_decision(tmp_path):
         asked.append(messages[0]["content"])
         return library(messages, seed)
 
-    world = HarnessWorld(
-        tmp_path, SkillEvolutionRecipe(SkillEvolutionKnobs(every_sessions=1)), noting
-    )
+    world = HarnessWorld(tmp_path, SkillEvolutionRecipe(SkillEvolutionKnobs(batch_size=1)), noting)
     world.session(house.TRAIN[0])
     await world.run()
     used = ({"role": "assistant", "content": "I used state-price."},)

@@ -23,6 +23,9 @@ def interval_text(mean: float, interval: Sequence[float]) -> str:
     return f"{mean:.4f}" if low == high else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
+_LEARNED = ("training", "harness")
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """The figure of a release: mean of `answers` fresh answers, 95 % interval."""
@@ -109,7 +112,7 @@ class Figures:
 
     @property
     def learned(self) -> list[ReleasePublished]:
-        return [event for event in self.releases if event.release.operation == "training"]
+        return [event for event in self.releases if event.release.operation in _LEARNED]
 
     @property
     def consumed(self) -> int:

@@ -88,7 +88,8 @@ class Demo:
             if shown.seeks:
                 made = {"seed": self.seed, **made}
             endpoints = exits.enter_context(shown.endpoints())
-            config = variant(config, self.arm, endpoints, made)
+            engine = exits.enter_context(shown.engine())
+            config = variant(config, self.arm, endpoints, made, engine)
             options = Options(config_path=path)
             with view_for(self.console) as startup:
                 self._on_event = startup

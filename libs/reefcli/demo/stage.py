@@ -65,10 +65,15 @@ class LiveStage:
         return Answer(text, given["x-reef-agent-record-id"], release)
 
     async def report(
-        self, receipt: str, score: float, metadata: Mapping[str, Any] | None = None
+        self,
+        receipt: str,
+        score: float,
+        metadata: Mapping[str, Any] | None = None,
+        feedback: str | None = None,
     ) -> None:
         assert self._http is not None, "the stage is used inside of connected()"
         body = {"score": score, "references": [receipt], "metadata": dict(metadata or {})}
+        body |= {} if feedback is None else {"feedback": feedback}
         (await self._http.post("/reef/report", json=body)).raise_for_status()
 
     def experienced(self, release_id: str, reward: float | None = None) -> None:

@@ -31,10 +31,14 @@ def demonstrations(recipe: str) -> Factories:
 
 
 def variant(
-    config: ServeConfig, arm: Arm, endpoints: Mapping[str, str], made: Mapping[str, Any]
+    config: ServeConfig,
+    arm: Arm,
+    endpoints: Mapping[str, str],
+    made: Mapping[str, Any],
+    engine: str = "",
 ) -> ServeConfig:
-    """Return `config` with the addresses of running endpoints, and with knobs: of what the
-    demonstration has made, then of the arm.
+    """Return `config` with the addresses of running endpoints and of an engine, and with knobs: of
+    what the demonstration has made, then of the arm.
 
     Raises:
         BadConfig: a value is not allowed.
@@ -48,5 +52,7 @@ def variant(
             binding["recipe"] = arm.recipe
     for name, url in endpoints.items():
         raw.setdefault("models", {}).setdefault(name, {})["url"] = url
+    if engine:
+        raw["serving"] = {**raw.get("serving", {}), "engines": [engine]}
     # YAML reads JSON
     return parse(json.dumps(raw), source=f"serve.yaml of the arm {arm.name!r}")

@@ -6,16 +6,14 @@
 # the same form, but understands only thanks and wishes of the form "greet me with WORD".
 
 import argparse
-import json
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 from recipes.openclaw_rl.judge import HINT_END, HINT_START, NEXT
+from recipes.reflection.examples.server import serving as scripted
 
 _NEXT = re.compile(rf'<{NEXT} role="(\w+)">\n(.*?)\n</{NEXT}>', re.DOTALL)
 _WISH = re.compile(r"\bgreet(?:ed)?(?: me)? with (\w+)", re.IGNORECASE)
@@ -41,62 +39,11 @@ def judged(messages: list[dict[str, Any]]) -> str:
     return rf"The next state is of the role {role or 'none'}. \boxed{{{vote}}}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        if self.path != "/v1/chat/completions":
-            self.send_error(404)
-            return
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        text = judged(body["messages"])
-        message = {"role": "assistant", "content": text}
-        choices = [
-            {"index": index, "message": message, "finish_reason": "stop"}
-            for index in range(int(body.get("n") or 1))
-        ]
-        read, said = (len(each.split()) for each in (json.dumps(body["messages"]), text))
-        usage = {
-            "prompt_tokens": read,
-            "completion_tokens": said,
-            "total_tokens": read + said,
-        }
-        answer = {
-            "id": "judge",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body.get("model", ""),
-            "choices": choices,
-            "usage": usage,
-        }
-        payload = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(payload)))
-        self.end_headers()
-        self.wfile.write(payload)
-
-    def log_message(self, *_words: object) -> None:
-        """Print nothing for a request."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
 @contextmanager
 def serving(port: int = 0) -> Iterator[str]:
     """Run the judge on loopback in a thread. Yields its base URL. Port 0: a free port."""
-    server = _Server(("127.0.0.1", port), _Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with scripted(lambda messages, _seed: judged(messages), port) as url:
+        yield f"{url}/v1"
 
 
 if __name__ == "__main__":
