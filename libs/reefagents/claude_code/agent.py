@@ -6,7 +6,7 @@
 # reef.json               the binding, and settings of the tree; read before the user's and a
 #                         project's settings, which stay the agent's to write
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reefcommon.harness.admission import Adapter
@@ -19,6 +19,7 @@ from reefcommon.harness.render import (
     name_of,
     rules_and_memory,
 )
+from reefcommon.harness.trajectory import Step, Trajectory, json_lines, text_of
 from reefcommon.harness.tree import Tree
 
 # Endpoint, key, model and network are the binding's; hooks, plugins and permissions run code.
@@ -45,6 +46,7 @@ class ClaudeCode(Agent):
     packages = (Package("@anthropic-ai/claude-code", "2.1.332", "bin/claude.exe", ""),)
     arguments = ("--settings", f"{HOME}/reef.json")
     logs = "projects"
+    session_logs = "projects/**/*.jsonl"
     headless_flags = frozenset({"-p", "--print", "--version", "-v", "--help", "-h"})
 
     def tree_files(self, tree: Tree) -> dict[str, bytes]:
@@ -79,6 +81,36 @@ class ClaudeCode(Agent):
     def headless(self, task: str) -> Sequence[str]:
         shown = ("--output-format", "stream-json", "--verbose")
         return (*shown, "--allowedTools", _TOOLS, "-p", task)
+
+    def trajectory(self, log: str, printed: str) -> Trajectory:
+        # A message comes in several rows; helpers' rows are of their own conversations.
+        rows = [row for row in json_lines(log) if row.get("type") in ("user", "assistant")]
+        rows = [row for row in rows if not row.get("isSidechain")]
+        steps = tuple(step for row in rows for step in _steps(row.get("message")))
+        if rows and rows[-1].get("isApiErrorMessage"):
+            return Trajectory(steps, steps[-1].text if steps else "the model failed")
+        ends = [row for row in json_lines(printed) if row.get("type") == "result"]
+        if ends and ends[-1].get("is_error"):
+            return Trajectory(steps, str(ends[-1].get("result") or "the model failed"))
+        if not any(step.role == "assistant" for step in steps):
+            return Trajectory(steps, "the model gave no answer")
+        return Trajectory(steps)
+
+
+def _steps(message: Any) -> Iterator[Step]:
+    if not isinstance(message, dict):
+        return
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for part in (part for part in content or () if isinstance(part, dict)):
+        match part.get("type"):
+            case "text":
+                yield Step("assistant" if role == "assistant" else "user", str(part.get("text")))
+            case "tool_use":
+                yield Step("assistant", "", ((str(part.get("name")), part.get("input") or {}),))
+            case "tool_result":
+                yield Step("tool", text_of(part.get("content")))
 
 
 def _binding(place: Place) -> dict[str, Any]:

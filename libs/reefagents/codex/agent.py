@@ -6,7 +6,7 @@
 #                         stays the agent's to write
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reefcommon.harness.admission import Adapter
@@ -18,6 +18,7 @@ from reefcommon.harness.render import (
     name_of,
     rules_and_memory,
 )
+from reefcommon.harness.trajectory import Step, Trajectory, json_lines, text_of
 from reefcommon.harness.tree import Tree
 
 # Endpoint, key, model and network are the binding's; hooks, servers and shells would run code.
@@ -48,6 +49,7 @@ class Codex(Agent):
     packages = (Package("@openai/codex", "0.171.0", "bin/codex.js", "16.0.0"),)
     arguments = ("--profile", "reef")
     logs = "sessions"
+    session_logs = "sessions/**/*.jsonl"
     headless_flags = frozenset({"exec", "e", "--version", "-V", "--help", "-h"})
 
     def tree_files(self, tree: Tree) -> dict[str, bytes]:
@@ -69,6 +71,40 @@ class Codex(Agent):
     def headless(self, task: str) -> Sequence[str]:
         free = ("--skip-git-repo-check", "--sandbox", "danger-full-access")
         return ("exec", "--json", *free, task)
+
+    def trajectory(self, log: str, printed: str) -> Trajectory:
+        rows = list(json_lines(log))
+        items = (row.get("payload") for row in rows if row.get("type") == "response_item")
+        steps = tuple(step for item in items for step in _steps(item))
+        told = [row for row in json_lines(printed) if row.get("type") == "turn.failed"]
+        if told:
+            error = told[-1].get("error")
+            words = error.get("message") if isinstance(error, dict) else error
+            return Trajectory(steps, str(words or "the model failed"))
+        if not any(step.role == "assistant" for step in steps):
+            return Trajectory(steps, "the model gave no answer")
+        return Trajectory(steps)
+
+
+def _steps(item: Any) -> Iterator[Step]:
+    if not isinstance(item, dict):
+        return
+    match item.get("type"):
+        # The text for the developer is Codex's own.
+        case "message" if item.get("role") in ("user", "assistant"):
+            yield Step(item["role"], text_of(item.get("content")))
+        case "function_call":
+            yield Step("assistant", "", ((str(item.get("name")), _arguments(item)),))
+        case "function_call_output":
+            yield Step("tool", text_of(item.get("output")))
+
+
+def _arguments(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        given = json.loads(item.get("arguments") or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 def _binding(place: Place) -> dict[str, Any]:

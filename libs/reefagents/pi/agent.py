@@ -21,7 +21,7 @@ from reefcommon.harness.render import (
     name_of,
     rules_and_memory,
 )
-from reefcommon.harness.trajectory import Step, Trajectory, json_lines
+from reefcommon.harness.trajectory import Step, Trajectory, json_lines, text_of
 from reefcommon.harness.tree import Tree
 
 # Provider, model and network are the binding's; packages, extensions and shells would run code.
@@ -104,16 +104,13 @@ def _step(message: Mapping[str, Any]) -> Step | None:
     if (role := _ROLES.get(message.get("role", ""))) is None:
         return None
     content = message.get("content")
-    if isinstance(content, str):
-        return Step(role, content)
-    parts = [part for part in content or () if isinstance(part, dict)]
-    text = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+    parts = [part for part in content or () if isinstance(part, dict)]  # a text has none
     calls = tuple(
         (str(part.get("name")), part.get("arguments") or {})
         for part in parts
         if part.get("type") == "toolCall"
     )
-    return Step(role, text, calls)
+    return Step(role, text_of(content), calls)
 
 
 def _provider(place: Place) -> dict[str, Any]:

@@ -76,6 +76,14 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 
 
+def text_of(content: Any) -> str:
+    """Return the text of a content: itself, or its parts' texts."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content or () if isinstance(part, dict)]
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
 def json_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a log in JSON lines; other lines, and a torn last one, are left out."""
     for line in text.splitlines():

@@ -65,9 +65,10 @@ def program_of(section: AgentSection, place: Path) -> Program:
         whole = beside not in (Path.home(), Path("/"), Path("/tmp"))  # noqa: S108
         return Program((str(program),), (beside if whole else program,))
     found = _install(agent_of(section), place)
-    node, script = Path(found["node"]), Path(found["script"])
-    readable = (place.resolve() / agent_of(section).name / "app", node.resolve().parent.parent)
-    return Program((str(node), str(script)), readable)
+    app, node = place.resolve() / agent_of(section).name / "app", found["node"]
+    if not node:  # a program that needs none
+        return Program((found["script"],), (app,))
+    return Program((node, found["script"]), (app, Path(node).resolve().parent.parent))
 
 
 def _install(agent: Agent, place: Path) -> dict[str, str]:

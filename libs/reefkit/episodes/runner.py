@@ -13,13 +13,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from reefcommon.config_agent import AgentSection
 from reefcommon.errors import BadConfig, Transient, Unavailable
 from reefcommon.evaluator import Task
 from reefcommon.harness.agent import HOME, ROOT, Agent, Place
-from reefcommon.harness.trajectory import AgentOutcome
+from reefcommon.harness.trajectory import AgentOutcome, text_of
 from reefcommon.harness.tree import Tree
 from reefkit.episodes import isolation
 from reefkit.episodes.folder import Folder
@@ -106,7 +105,9 @@ class AgentRunner:
                     f"http://127.0.0.1:{port}", seat.scenario, seat.model, seat.context_tokens
                 )
                 await asyncio.to_thread(self._write, folder, task, tree, place)
-                argv = (*program.argv, *self.agent.headless(prompt_of(task)))
+                # A task's own braces stay: only the agent's words name its folders.
+                own = (_filled(word, folder) for word in self.agent.arguments)
+                argv = (*program.argv, *own, *self.agent.headless(prompt_of(task)))
                 environment = self._environment(folder, program, relay, place)
                 ended = await process.run(argv, environment, folder, self.bounds)
         # After the end of all its processes: none changes a file while it is read.
@@ -124,10 +125,8 @@ class AgentRunner:
         self, folder: Folder, program: Program, relay: Relay, place: Place
     ) -> dict[str, str]:
         beside = str(Path(program.argv[0]).parent)
-        own = {
-            name: value.replace(HOME, str(folder.agent_home)).replace(ROOT, str(folder.agent))
-            for name, value in self.agent.environment().items()
-        }
+        given = self.agent.environment().items()
+        own = {name: _filled(value, folder) for name, value in given}
         return {
             "PATH": ":".join(dict.fromkeys((beside, *_PATH))),
             "HOME": str(folder.home),
@@ -167,13 +166,10 @@ def check_section(section: AgentSection) -> None:
         raise BadConfig(f"evaluation.agent.key_file: there is no file {section.key_file}")
 
 
+def _filled(text: str, folder: Folder) -> str:
+    return text.replace(HOME, str(folder.agent_home)).replace(ROOT, str(folder.agent))
+
+
 def prompt_of(task: Task) -> str:
     """Return the text that the agent gets: all of the task's messages."""
-    return "\n\n".join(filter(None, (_text(message.get("content")) for message in task.messages)))
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    parts = [part for part in content or () if isinstance(part, Mapping)]
-    return "".join(str(part.get("text", "")) for part in parts)
+    return "\n\n".join(filter(None, (text_of(message.get("content")) for message in task.messages)))
