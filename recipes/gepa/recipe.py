@@ -86,6 +86,10 @@ class GepaRecipe(HarnessRecipe):
     dimensions = Dimensions(
         signal="a score and words about it", acquisition="reactive", evolves=("harness",)
     )
+    shown = (
+        "a task with two fronts, seeds 0, 1, 2: 0.90, and 0.50 by hill climbing at equal answers"
+        " (docs/methods.md has the command)"
+    )
     knobs_type = GepaKnobs
     knobs: GepaKnobs
 
@@ -106,6 +110,9 @@ class GepaRecipe(HarnessRecipe):
     async def propose(
         self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
+        # An instruction of a person has no score: no search can be made of it.
+        if not self.train and not all(map(_usable, units)):
+            return ()
         search, texts = self._search(ctx), texts_of(tree, self.knobs.components)
         limit = self.knobs.max_metric_calls
         served = search.index_of(texts)
@@ -208,7 +215,9 @@ class GepaRecipe(HarnessRecipe):
         return self._changes(tree, candidate.texts, reason)
 
     def _with(self, tree: Tree, texts: Texts) -> Tree:
-        return apply(tree, self._changes(tree, texts))
+        """Return the tree with these texts, as a trial renders it: without an agent's own files."""
+        whole = apply(tree, self._changes(tree, texts))
+        return tuple(entry for entry in whole if entry.kind in CHAT.kinds)
 
     def _changes(self, tree: Tree, texts: Texts, reason: str = "") -> list[Mutation]:
         about = {"name": "gepa", "description": self.knobs.skill_description}

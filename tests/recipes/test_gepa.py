@@ -24,6 +24,8 @@ from reefcommon.events import CandidateProposed
 from reefcommon.harness.delivery import episode_messages
 from reefcommon.harness.tree import Entry, Rejection, apply
 from reefcommon.recipe_loading import load_recipe
+from services.harness.executor import instruction
+from tests.harness.support import AT
 from tests.recipes import gepa_process
 from tests.recipes.gepa_world import TRAIN, VALIDATION, Context, Store, recipe
 from tests.recipes.harness_world import HarnessWorld, lived
@@ -168,6 +170,16 @@ async def test_the_serving_parent_costs_nothing_and_another_does():
     paid = Context(head=head, components=("rules",), score=lambda texts, task: 0.1)
     await made.propose(paid, (), units("r6"), ())
     assert paid.answers == len(VALIDATION) + 3 + 3
+
+
+async def test_an_agents_own_entries_stay_and_an_instruction_is_no_task():
+    theirs = Entry("settings", "config", {"target": "primary", "values": {"theme": "dark"}})
+    ctx = Context(score=lambda texts, task: len(texts["rules"]) / 100)
+    proposed = await recipe().propose(ctx, (theirs,), (), ())
+    assert [entry.id for entry in apply((theirs,), proposed)] == ["settings", "gepa-rules"]
+    told = instruction({"event_id": "p1", "at": AT, "scenario": "default", "text": "Be kind."})
+    made = GepaRecipe(GepaKnobs(validation=VALIDATION))
+    assert await made.propose(Context(), (), (told,), ()) == ()
 
 
 def test_texts_become_entries_and_come_back():
