@@ -91,7 +91,7 @@ PROPOSALS = Topic(
 CANDIDATES = Topic(
     "reef.candidates.v1",
     (events.CandidateProposed,),
-    ("trainer", "harness", "publisher"),
+    ("trainer", "harness", "publisher", "gateway"),
     ("evaluator-candidates",),
     "what might serve next; anybody may propose",
 )

@@ -57,6 +57,7 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("POST", "/reef/scenarios"): "admin",
     ("POST", "/reef/scenarios/{scenario}/rollback"): "admin",
     ("POST", "/reef/scenarios/{scenario}/promote"): "admin",
+    ("POST", "/reef/scenarios/{scenario}/candidates"): "admin",
     ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
     ("GET", "/metrics"): None,
@@ -79,6 +80,7 @@ BODIES: dict[str, Any] = {
     "/reef/scenarios": {"scenario": "mine"},
     "/reef/scenarios/{scenario}/rollback": {"release_id": "rel-mine-0"},
     "/reef/scenarios/{scenario}/promote": {"release_id": "rel-mine-0"},
+    "/reef/scenarios/{scenario}/candidates": {"kind": "solution", "files": {"a.py": "eA=="}},
 }
 ALL_SCOPES = ("infer", "report", "read", "admin")
 

@@ -147,7 +147,7 @@ def fate_routes(desk: Desk) -> APIRouter:
     async def proposals(grant: allowed, scenario: Scenario) -> Response:
         """List the newest proposals with their states."""
         grant.check("read", scenario)
-        return _json(await _of_host(desk, f"/proposals/{scenario}"))
+        return answer_json(await _of_host(desk, f"/proposals/{scenario}"))
 
     @routes.get("/proposals/{proposal_id}")
     async def proposal(proposal_id: Name, grant: sender, scenario: Scenario) -> Response:
@@ -159,7 +159,7 @@ def fate_routes(desk: Desk) -> APIRouter:
                 f"The harness host knows no proposal {proposal_id} of scenario {scenario!r} yet."
             )
             raise ApiError(404, words, code="proposal_not_found")
-        return _json(found)
+        return answer_json(found)
 
     @routes.get("/steps/{name}")
     async def steps(name: StepName, grant: allowed, scenario: Scenario) -> Response:
@@ -167,7 +167,7 @@ def fate_routes(desk: Desk) -> APIRouter:
         grant.check("read", scenario)
         release = await desk.scenarios.heads.release(scenario, name)
         known_as = (release.candidate_id if release is not None else None) or name
-        return _json(await _of_host(desk, f"/steps/{scenario}/{known_as}"))
+        return answer_json(await _of_host(desk, f"/steps/{scenario}/{known_as}"))
 
     return routes
 
@@ -208,7 +208,7 @@ async def _sent(desk: Desk, event: Proposal, content: str, key: str | None) -> R
             raise ApiError(429, words, code="proposals_wait", retry_after_s=30)
     await desk.proposals.send(event, content, keyed=key is not None)
     row = {"proposal_id": event.event_id, "scenario": scenario, "state": "waiting"}
-    return _json(row, 202)
+    return answer_json(row, 202)
 
 
 async def _of_host(desk: Desk, path: str) -> dict[str, Any]:
@@ -218,5 +218,6 @@ async def _of_host(desk: Desk, path: str) -> dict[str, Any]:
     return answer
 
 
-def _json(body: Any, status: int = 200) -> Response:
+def answer_json(body: Any, status: int = 200) -> Response:
+    """Return a JSON answer."""
     return Response(orjson.dumps(body), status_code=status, media_type="application/json")

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from reefcommon.events import PromoteRequested, Release, RollbackRequested
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
+from services.gateway.control.candidates import candidate_routes
 from services.gateway.control.contents import content_routes
 from services.gateway.control.desk import Desk, Scenario
 from services.gateway.control.harness import harness_routes, installation_routes
@@ -75,7 +76,7 @@ def control_routes(desk: Desk) -> list[BaseRoute]:
     """Return all control routes, and the descriptions of the hot paths."""
     parts = (
         *(hot_routes, _models, _scenarios, content_routes, harness_routes, installation_routes),
-        *(proposal_routes, fate_routes),
+        *(proposal_routes, fate_routes, candidate_routes),
         *(_commands, _records, _lists, _operations),
     )
     return [route for part in parts for route in part(desk).routes]
