@@ -30,7 +30,7 @@ def adapter_of(served: ServeConfig, binding: Binding[HarnessRecipe]) -> Adapter:
 def application(system: SystemSettings, settings: Settings) -> Starlette:
     """Build the service on its real adapters. Raises BadConfig if `serve.yaml` is unusable."""
     served = load(system.config) if system.config else ServeConfig(reef=())
-    limits = settings.propose_timeout_s, settings.max_waiting_proposals
+    limits = settings.propose_timeout_s, settings.max_waiting_proposals, settings.step_calls
 
     def make(binding: Binding[HarnessRecipe], kit: Kit) -> HarnessExecutor:
         return HarnessExecutor(binding, kit, adapter_of(served, binding), *limits)

@@ -23,7 +23,9 @@ from reefcommon.recipe import Decision
 from reefkit.jobs.context import Kit
 from reefkit.jobs.model import Job, content_of
 from reefkit.jobs.ports import Executor, Produced, Result, Samples
+from reefkit.jobs.recipe_store import Effects
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.models import StepBudgetSpent
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class HarnessExecutor(Executor):
     adapter: Adapter
     propose_timeout_s: float
     max_waiting_proposals: int = 8
+    step_calls: int = 0
 
     def proposals_at_most(self) -> int:
         return self.max_waiting_proposals
@@ -55,11 +58,17 @@ class HarnessExecutor(Executor):
             return await asyncio.to_thread(self._given, base, given)
         samples = (instruction(given),) if given is not None else samples
         rejected = await asyncio.to_thread(self._rejected, job.binding)
-        ctx = self.runtime.context(job.job_id)
+        ctx = self.runtime.context(job.job_id, calls=self.step_calls)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise
         # the second time.
         propose, limit_s = self.binding.recipe.propose, self.propose_timeout_s
-        proposed = await self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
+        try:
+            call = self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
+            proposed = await call
+        except StepBudgetSpent as error:
+            spent, effects = f"budget: {error}", Effects(job.binding, job.job_id)
+            asked = {"dialogue": ctx.dialogue()}
+            return Produced(asked, reason=spent, end="finished", effects=effects)
         mutations = tuple(proposed)
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
             raise Poison(f"{self.binding.dotted} proposed something that is not a Mutation")

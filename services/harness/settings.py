@@ -15,5 +15,8 @@ class Settings(HostSettings):
     """tries of a proposal that takes too long; then its samples are refused"""
     propose_timeout_s: float = Field(600.0, gt=0)
     """longest time that a recipe's propose may take"""
+    step_calls: int = Field(0, ge=0)
+    """questions to models that a recipe's propose may ask in a step; then the step ends without a
+    candidate; 0: no limit"""
     max_waiting_proposals: int = Field(8, ge=1, le=1000)
     """proposals of people and agents that may wait in a scenario; more are refused"""

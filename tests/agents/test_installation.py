@@ -119,6 +119,19 @@ def test_an_update_is_named_once_headless_and_installed_by_update(
     assert headers["authorization"] == "Bearer t 1'"
 
 
+def test_h4_a_release_that_waits_is_told_in_one_line(
+    machine: Machine, gateway: FakeGateway
+) -> None:
+    """H4. And nothing of it is offered."""
+    installed(machine, plan(FIRST, "r1", gateway))
+    row = {"release_id": "r1", "content_id": "harness-r1", "reason": ""}
+    waiting = [{"release_id": "r2", "content_id": "harness-r2", "reason": "secret"}]
+    gateway.answers["/reef/harness/releases"] = {"data": [row], "pending": waiting}
+    done = machine.agent("-p", "x")
+    assert done.returncode == 0
+    assert done.stderr == "reef: r2 waits for a person: reef promote packing r2\n"
+
+
 def test_reef_being_away_stops_no_start(machine: Machine, gateway: FakeGateway) -> None:
     installed(machine, plan(FIRST, "r1", gateway))
     gateway.__exit__()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from reefcommon.config_sections import ModelEndpoint
-from reefcommon.events import CandidateProposed, SampleRefused
+from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefcommon.harness.tree import HarnessRecipe, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
 from reefkit.recipe_binding import Binding
@@ -168,3 +168,20 @@ async def test_state_changed_meanwhile_makes_the_proposal_again(host_of, judge):
     await fed(worker, 2)
     await worker.turn(BINDING)
     assert loop.store.state_value(BINDING.key, "proposals")[1] == "8"
+
+
+async def test_a_step_that_asks_too_often_ends_and_the_next_goes_on(host_of):
+    out = Published()
+    worker = await host_of(out)
+    executor = worker.loops[BINDING.key].executor
+    executor.step_calls = 1
+    await fed(worker, 1)
+    await worker.turn(BINDING)
+    (step,) = out.of(StepCompleted)
+    assert step.candidate_id is None
+    assert "asked models 1 times, its limit" in step.reason
+    executor.step_calls = 2
+    await fed(worker, 2)
+    await worker.turn(BINDING)
+    assert len(out.of(CandidateProposed)) == 1
+    assert worker.store.counts("samples", BINDING.key) == {"used": 2}

@@ -34,6 +34,10 @@ class UnknownModel(ModelAway, KeyError):
         return str(self.args[0])
 
 
+class StepBudgetSpent(Poison):
+    """A step has asked as often as it may. Its samples are settled: they would ask again."""
+
+
 class ModelPool:
     """The models of a host, with their connections and budgets."""
 
@@ -152,6 +156,7 @@ class Caller:
     """A call of recipe code that asks models, on the recipe's loop.
 
     `subject` "": answers are not kept. `loop`: that of the host. `dialogue`: its exchanges so far.
+    `at_most`: its questions; 0: no limit.
     """
 
     binding: str
@@ -160,9 +165,12 @@ class Caller:
     loop: asyncio.AbstractEventLoop
     pool: ModelPool
     dialogue: list[Exchange] = field(default_factory=list)
+    at_most: int = 0
     _asked: Counter[str] = field(default_factory=Counter)
 
     def request(self, model: str, path: str, body: dict[str, Any], purpose: str) -> Request:
+        if 0 < self.at_most <= self._asked.total():
+            raise StepBudgetSpent(f"the step has asked models {self.at_most} times, its limit")
         named, purpose = digest("call", model, path, body), header_text(purpose)[:200]
         ordinal = self._asked[named]
         self._asked[named] += 1

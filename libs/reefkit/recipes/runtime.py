@@ -162,11 +162,16 @@ class RecipeRuntime:
             binding.scenario, binding.recipe, services.evaluation, run
         )
 
-    def context(self, subject: str = "") -> RecipeContext:
-        """Make the context of a call. Answers of models are kept for a `subject`."""
+    def context(self, subject: str = "", *, calls: int = 0) -> RecipeContext:
+        """Make the context of a call. Answers of models are kept for a `subject`.
+
+        `calls`: questions to models at most; 0: no limit.
+        """
         binding, services = self.binding, self.services
         loop = asyncio.get_running_loop()
-        caller = Caller(binding.key, binding.scenario, subject, loop, services.models)
+        caller = Caller(
+            binding.key, binding.scenario, subject, loop, services.models, at_most=calls
+        )
         state = BufferedState(services.store, binding.key)
         return RecipeContext(binding.scenario, services, caller, state)
 
