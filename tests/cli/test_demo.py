@@ -18,7 +18,7 @@ from reefcli.demo.figures import Figures, Measurement
 from reefcli.demo.run import Demo
 from reefcli.demo.stage import LiveStage
 from reefcli.demo.view import View
-from reefcommon.events import CandidateProposed, utc_now
+from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, utc_now
 
 SMOLLM2 = DEMONSTRATIONS["smollm2"]()
 METHOD, PERMUTED = SMOLLM2.arms
@@ -217,6 +217,19 @@ def proposed(number: int) -> CandidateProposed:
         content_id="a",
         base_release_id="r0",
     )
+
+
+def test_a_verdict_that_is_read_before_its_candidate_ends_the_comparison():
+    figures, evaluation = Figures(), Evaluation(
+        verdict="select", policy="always", reason="", head_release_id="r0"
+    )  # fmt: skip
+    judged = CandidateEvaluated(
+        event_id="e", at=utc_now(), scenario="default", candidate=proposed(1), evaluation=evaluation
+    )
+    for event in (judged, proposed(1), proposed(2)):
+        assert figures.take(event)
+    assert figures.candidates == 2
+    assert list(figures.comparing) == ["cnd-2"]
 
 
 def test_of_the_last_run_the_releases_count_alone():

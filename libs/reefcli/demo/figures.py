@@ -82,6 +82,7 @@ class Figures:
     comparing: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Candidates without a verdict: id -> (their number in this run, when they came)."""
     _seen: set[tuple[str, str]] = field(default_factory=set)
+    _judged: set[str] = field(default_factory=set)
 
     def take(self, event: LoopEvent, *, of_last_run: bool = False) -> bool:
         """Add an event. False if it was added before. Of the last run the releases count alone."""
@@ -95,8 +96,11 @@ class Figures:
         match event:
             case CandidateProposed():
                 self.candidates += 1
-                self.comparing[event.event_id] = (self.candidates, monotonic())
+                # Of two topics: a quick verdict may be read before its candidate.
+                if event.event_id not in self._judged:
+                    self.comparing[event.event_id] = (self.candidates, monotonic())
             case CandidateEvaluated():
+                self._judged.add(event.candidate.event_id)
                 self.comparing.pop(event.candidate.event_id, None)
             case StepCompleted():
                 self.steps.append(event)
