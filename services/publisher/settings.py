@@ -1,10 +1,8 @@
 """Settings of the publisher."""
 
-import re
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from reefcommon.settings import ServiceSettings
@@ -35,10 +33,3 @@ class Settings(ServiceSettings):
     """how long ended work is remembered, against redelivery"""
     webhook_url: SecretStr | None = None
     """address that is told by POST, without redirects, that a release waits for a person"""
-
-    @field_validator("webhook_url")
-    @classmethod
-    def _is_url(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url.get_secret_value()):
-            raise PydanticCustomError("url", "must be of the form https://host/path")
-        return url

@@ -5,6 +5,7 @@
 # that does not answer delays no publication.
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from prometheus_client import Counter
 from pydantic import SecretStr
 
 from reefcommon import topics
+from reefcommon.errors import BadConfig
 from reefcommon.events import Publication, ReleasePending, utc_now
 from reefkit.bus import route
 from reefkit.retry import RetryPolicy
@@ -72,9 +74,11 @@ class Webhook:
 
 
 def webhook_routes(url: SecretStr | None) -> tuple[KafkaRoute, ...]:
-    """Return the route of the webhook, if there is an address."""
-    if url is None:
+    """Return the route of the webhook, if there is an address. Raises BadConfig."""
+    if url is None or not url.get_secret_value():
         return ()
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url.get_secret_value()):
+        raise BadConfig("REEF_PUBLISHER_WEBHOOK_URL must be of the form https://host/path")
     return (route(Webhook(url).on_publication, topics.RELEASES, group="publisher-webhook"),)
 
 

@@ -134,6 +134,8 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     assert notes == {"default": "", "relay": "nothing learns here"}
     del answer["services"]["evaluator"]
     assert "waits for" not in reef("status")
+    answer["heads"]["default"] |= {"pending": ["rel-9", "rel-8"]}
+    assert "rel-9 waits for a person: reef promote default rel-9" in reef("status")
 
 
 def test_status_shows_the_running_stack_and_what_is_not_ready(

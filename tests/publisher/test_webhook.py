@@ -10,7 +10,7 @@ from reefcommon.errors import BadConfig
 from reefcommon.events import Release, ReleasePending, ReleasePublished, utc_now
 from reefkit.retry import RetryPolicy
 from services.publisher.settings import Settings
-from services.publisher.webhook import Webhook
+from services.publisher.webhook import Webhook, webhook_routes
 
 URL = "https://hooks.example/services/TOKEN"
 
@@ -81,8 +81,11 @@ async def test_old_news_and_other_news_are_not_told() -> None:
 
 def test_only_the_setting_names_the_address(monkeypatch) -> None:
     monkeypatch.setenv("REEF_PUBLISHER_WEBHOOK_URL", URL)
-    assert "TOKEN" not in repr(Settings.load())
-    monkeypatch.setenv("REEF_PUBLISHER_WEBHOOK_URL", "file:///etc/TOKEN")
-    with pytest.raises(BadConfig) as error:
-        Settings.load()
+    settings = Settings.load()
+    assert "TOKEN" not in repr(settings)
+    assert len(webhook_routes(settings.webhook_url)) == 1
+    for nothing in (None, SecretStr("")):
+        assert webhook_routes(nothing) == ()
+    with pytest.raises(BadConfig, match="https://host/path") as error:
+        webhook_routes(SecretStr("file:///etc/TOKEN"))
     assert "TOKEN" not in str(error.value)
