@@ -8,6 +8,7 @@ import pytest
 from reefcommon import topics
 from reefkit.jobs.model import open_job
 from reefkit.jobs.recipe_store import CallKey, StateConflict
+from reefkit.jobs.schema import VERSION
 from reefkit.jobs.store import JobStore
 from reefkit.recipes.state import MAX_KEY_CHARS, BufferedState
 from reefkit.retention import TOO_OLD
@@ -166,7 +167,7 @@ def test_a_file_of_version_2_is_taken_over_with_everything_in_it(tmp_path):
     version_two(path, KEY)
     for _ in range(2):
         store = JobStore(path)
-        assert store._rows("pragma user_version") == [(3,)]
+        assert store._rows("pragma user_version") == [(VERSION,)]
         assert store.counts("samples", KEY) == {"waiting": 1, "used": 1}
         assert [unit.event_id for unit in store.window(KEY, 9)] == ["smp-1"]
         assert store.head("default") == release(5)
@@ -178,6 +179,20 @@ def test_a_file_of_version_2_is_taken_over_with_everything_in_it(tmp_path):
         store.close()
     store = JobStore(path)
     assert state_of(store).get("n") == 2
+    store.close()
+
+
+def test_a_file_of_version_3_gets_the_table_of_proposals(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    JobStore(path).close()
+    db = sqlite3.connect(path)
+    db.executescript("drop table proposals; pragma user_version = 3;")
+    db.close()
+    store = JobStore(path)
+    state = state_of(store)
+    state.put("n", 1)
+    store.apply(state.effects())
+    assert (state_of(store).get("n"), store.proposal_counts("default")) == (1, {})
     store.close()
 
 
