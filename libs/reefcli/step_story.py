@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from reefcli.output import ago, compared
+from reefcli.output import ago, compared, counted
 
 Facts = dict[str, Any]
 Line = tuple[str, str]
@@ -44,6 +44,11 @@ def tell_evaluation(evaluation: Facts) -> Iterator[Line]:
             words = task.get(f"{side}_words")
             if said or words:
                 yield f"  {side}", f"{said}{f' ({_cut(words)})' if words else ''}".strip()
+            if run := task.get(f"{side}_run"):
+                times = (
+                    f"{run.get('seconds', 0):.1f} s, {counted(run.get('requests', 0), 'request')}"
+                )
+                yield "  its run", f"{run['status']}, {times}"
     strength = f", evidence {evaluation['strength']}" if evaluation.get("strength") else ""
     yield "verdict", f"{evaluation['verdict']} by {evaluation['policy']}{strength}"
     yield "", evaluation.get("reason", "")

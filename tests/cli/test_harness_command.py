@@ -67,7 +67,8 @@ STEP = {
     "evaluation": {
         "verdict": "reject", "policy": "paired_confidence", "reason": "1 loss", "strength": "none",
         "tasks": [{"task": "sieve", "candidate": 0.0, "head": 1.0, "candidate_answer": "7",
-                   "candidate_words": "it is 9592"}],
+                   "candidate_words": "it is 9592",
+                   "candidate_run": {"status": "ok", "seconds": 3.21, "requests": 2}}],
     },
 }  # fmt: skip
 
@@ -76,7 +77,7 @@ def test_a_step_is_told_from_proposal_to_verdict(harness: FakeGateway) -> None:
     harness.answers["/reef/harness/steps/3"] = (200, {"data": [STEP]})
     shown = reef("harness", "show", "3")
     order = ["prp-1 people asked", "better?", "a rule", "create rules r", "text: x", "sieve: lost",
-             "7 (it is 9592)", "reject by paired_confidence", "rejected: it lost"]  # fmt: skip
+             "7 (it is 9592)", "ok, 3.2 s, 2 requests", "reject by paired_confidence", "rejected: it lost"]  # fmt: skip
     places = [shown.index(words) for words in order]
     assert places == sorted(places)
     assert json.loads(reef("harness", "show", "3", "--json")) == [STEP]
