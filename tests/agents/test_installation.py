@@ -297,6 +297,10 @@ def test_an_older_node_gets_one_of_its_own_for_the_agent(
     old = next(one for one in planned["packages"] if one["version"] != "99")
     installed(machine, planned, REEF_AGENT_VERSION=planned["packages"][1]["version"])
     assert planned["packages"][1]["version"] in machine.npm_calls[-1]
+    fetched = len(machine.npm_calls)
+    machine.started("-p")
+    installed(machine, planned)
+    assert len(machine.npm_calls) == fetched, "the version that was asked for stays"
     assert old
 
 

@@ -1,6 +1,7 @@
 """Messages and Responses: around the same chat, recorded as it, with their own shapes and errors."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
@@ -8,6 +9,8 @@ import openai
 import pytest
 
 from reefcommon.ids import shard_in
+from services.gateway.domain.dialects.base import Spelling, Turn
+from services.gateway.domain.dialects.response_items import call_item
 
 from .conftest import Bench
 
@@ -308,3 +311,80 @@ async def test_an_answer_that_is_no_chat_is_the_nodes_fault(
     found = await bench.http.post(path, json=body)
     assert found.status_code == 502
     assert "no chat" in found.json()["error"]["message"]
+
+
+async def test_system_texts_go_where_templates_take_them(bench: Bench) -> None:
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "system", "content": [{"type": "text", "text": "The day is Monday."}]},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "system", "content": "Now it is Tuesday."},
+    ]
+    assert (await messages(bench, messages=turns, system="Be brief.")).status_code == 200
+    sent = [(m["role"], m["content"]) for m in bench.engine.requests[-1]["messages"]]
+    assert sent == [
+        ("system", "Be brief."),
+        ("user", "Hi\n\nThe day is Monday."),
+        ("assistant", "Hello"),
+        ("user", "Now it is Tuesday."),
+    ]
+    given = [{"role": "developer", "content": text} for text in ("One.", "Two.")]
+    body = {"model": "reef", "input": [*given, {"role": "user", "content": "Hi"}]}
+    assert (await bench.http.post("/v1/responses", json=body)).status_code == 200
+    sent = [(m["role"], m["content"]) for m in bench.engine.requests[-1]["messages"]]
+    assert sent == [("system", "One.\n\nTwo."), ("user", "Hi")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_of_a_namespace(bench: Bench, stream: bool) -> None:
+    inner = [{"type": "function", "name": "b__up", "parameters": {"type": "object"}}]
+    space = {"type": "namespace", "name": "a", "description": "of a", "tools": inner}
+    plain = {"type": "function", "name": "look_up", "parameters": {"type": "object"}}
+    client = bench.openai(x_reef_scenario="tools")
+    asked: Any = {"model": "reef", "input": "Hi", "tools": [space, plain]}
+    async with client.responses.stream(**asked) if stream else nullcontext() as live:
+        if live is None:
+            made = await client.responses.create(**asked)
+        else:
+            async for _ in live:
+                pass
+            made = await live.get_final_response()
+    names = [tool["function"]["name"] for tool in bench.engine.requests[-1]["tools"]]
+    assert names == ["a__b__up", "look_up"]
+    assert [item.name for item in made.output if item.type == "function_call"] == ["look_up", "now"]
+    call = {
+        "type": "function_call",
+        "call_id": "c",
+        "namespace": "a",
+        "name": "b__up",
+        "arguments": "{}",
+    }
+    output = [
+        {"type": "input_text", "text": "seen"},
+        {"type": "input_image", "image_url": "data:x"},
+    ]
+    given = [call, {"type": "function_call_output", "call_id": "c", "output": output}]
+    body = {"model": "reef", "input": [{"role": "user", "content": "Hi"}, *given], "tools": [space]}
+    assert (await bench.http.post("/v1/responses", json=body)).status_code == 200
+    _, called, told, shown = bench.engine.requests[-1]["messages"]
+    assert called["tool_calls"][0]["function"]["name"] == "a__b__up"
+    assert told["content"] == "seen"
+    assert shown["content"] == [{"type": "image_url", "image_url": {"url": "data:x"}}]
+
+
+def test_a_call_goes_back_to_its_namespace() -> None:
+    space = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "up"}]}
+    turn = Turn({"tools": [space]}, {}, False, "reef", Spelling())
+    call = {"id": "c", "function": {"name": "a__up", "arguments": "{}"}}
+    item = call_item(turn, 0, call)
+    assert (item["namespace"], item["name"]) == ("a", "up")
+    plain = call_item(turn, 0, {"id": "c", "function": {"name": "up", "arguments": ""}})
+    assert ("namespace" in plain, plain["name"]) == (False, "up")
+
+
+@pytest.mark.parametrize("header", ["session_id", "x-claude-code-session-id", "thread-id"])
+async def test_the_header_that_an_agent_sends_names_its_session(bench: Bench, header: str) -> None:
+    answer = await bench.chat(headers={header: "s-1"})
+    assert answer.headers["x-reef-session-id"] == bench.log.records[-1].session_tag == "s-1"
+    both = await bench.chat(headers={header: "s-1", "x-reef-tag-session": "mine"})
+    assert both.headers["x-reef-session-id"] == "mine"

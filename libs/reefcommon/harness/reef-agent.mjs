@@ -5,6 +5,7 @@
 //   ROOT/plan.next.json   an installation on its way: whoever finds it finishes it
 //   ROOT/home/            the agent's own folder: files of the plan, and whatever the agent writes
 //   ROOT/app/             the agent, from npm, in a folder for each version
+//   ROOT/version          that of the agent, if one was asked for
 //   ROOT/token            readable by its owner alone
 
 import { createHash } from "node:crypto";
@@ -80,14 +81,17 @@ const older = (version, least) => {
   return false;
 };
 
-function chosen(plan) {
-  const wanted = process.env.REEF_AGENT_VERSION;
-  const fit = wanted ? plan.packages.filter((one) => one.version === wanted) : plan.packages;
-  if (!fit.length)
+function chosen(root, plan) {
+  // The version that was asked for at the installation stays, as long as plans have it.
+  const kept = path.join(root, "version");
+  const asked = process.env.REEF_AGENT_VERSION;
+  const wanted = asked || (fs.existsSync(kept) ? fs.readFileSync(kept, "utf8") : "");
+  const fit = plan.packages.find((one) => one.version === wanted);
+  if (asked && !fit)
     throw new Refused(
-      `${plan.agent} ${wanted} is unknown; there are ${plan.packages.map((one) => one.version).join(", ")}`,
+      `${plan.agent} ${asked} is unknown; there are ${plan.packages.map((one) => one.version).join(", ")}`,
     );
-  return fit[0];
+  return fit ?? plan.packages[0];
 }
 
 function npm(folder, ...packages) {
@@ -99,7 +103,7 @@ function npm(folder, ...packages) {
 
 function program(root, plan) {
   // A version is whole once its mark is there: npm may be killed in the middle.
-  const one = chosen(plan);
+  const one = chosen(root, plan);
   const folder = path.join(root, "app", one.version);
   const mark = path.join(folder, ".complete");
   const own = Boolean(one.node) && older(process.version, one.node);
@@ -167,6 +171,7 @@ function install(plan, { quiet = false } = {}) {
   if (plan.needs_token && !token && !fs.existsSync(path.join(root, "token")))
     throw new Refused("this Reef needs a token: `export REEF_TOKEN=...`, then the same command again");
   program(root, plan);
+  if (process.env.REEF_AGENT_VERSION) write(path.join(root, "version"), process.env.REEF_AGENT_VERSION);
   if (token) write(path.join(root, "token"), token);
   write(path.join(root, "plan.next.json"), JSON.stringify(plan));
   finish(root);
