@@ -70,50 +70,6 @@ def test_a_tree_sets_neither_endpoint_nor_what_runs_code(values: dict) -> None:
         admit((), [Mutation("create", "c", config)], CLAUDE.adapter)
 
 
-def test_a_run_is_read_from_its_log() -> None:
-    rows = [
-        {"type": "user", "message": {"role": "user", "content": "Write a file."}},
-        {"type": "attachment", "message": None},
-        {
-            "type": "assistant",
-            "message": {"role": "assistant", "content": [{"type": "text", "text": "I will."}]},
-        },
-        {
-            "type": "assistant",
-            "message": {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}],
-            },
-        },
-        {
-            "type": "user",
-            "message": {"role": "user", "content": [{"type": "tool_result", "content": "a.txt"}]},
-        },
-        {
-            "type": "assistant",
-            "isSidechain": True,
-            "message": {"role": "assistant", "content": "a helper"},
-        },
-        {
-            "type": "assistant",
-            "message": {"role": "assistant", "content": [{"type": "text", "text": "Done."}]},
-        },
-    ]
-    failed = {"type": "result", "is_error": True, "result": "The model does not exist."}
-    log = "\n".join(json.dumps(row) for row in rows) + '\n{"torn'
-    found = CLAUDE.trajectory(log, "")
-    assert [(step.role, step.text, step.calls) for step in found.steps] == [
-        ("user", "Write a file.", ()),
-        ("assistant", "I will.", ()),
-        ("assistant", "", (("Bash", {"command": "ls"}),)),
-        ("tool", "a.txt", ()),
-        ("assistant", "Done.", ()),
-    ]
-    assert (found.answer, found.failure) == ("Done.", "")
-    assert CLAUDE.trajectory(log, json.dumps(failed)).failure == "The model does not exist."
-    assert CLAUDE.trajectory("", "").failure == "the model gave no answer"
-
-
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
 def test_it_is_started_as_a_program_and_its_log_has_the_receipt(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "a home", name="claude-code")

@@ -67,36 +67,6 @@ def test_a_tree_sets_neither_endpoint_nor_what_runs_code(values: dict) -> None:
         admit((), [Mutation("create", "c", config)], CODEX.adapter)
 
 
-def test_a_run_is_read_from_its_log() -> None:
-    rows = [
-        {"type": "session_meta", "payload": {}},
-        *(
-            {"type": "response_item", "payload": item}
-            for item in (
-                {"type": "message", "role": "developer", "content": [{"text": "rules"}]},
-                {"type": "message", "role": "user", "content": [{"text": "Write a file."}]},
-                {"type": "message", "role": "assistant", "content": [{"text": "I will."}]},
-                {"type": "function_call", "name": "Bash", "arguments": '{"command":\n "ls"}'},
-                {"type": "function_call_output", "output": "a.txt"},
-                {"type": "message", "role": "assistant", "content": [{"text": "Done."}]},
-            )
-        ),
-    ]
-    failed = {"type": "turn.failed", "error": {"message": "The model does not exist."}}
-    log = "\n".join(json.dumps(row) for row in rows) + '\n{"torn'
-    found = CODEX.trajectory(log, "")
-    assert [(step.role, step.text, step.calls) for step in found.steps] == [
-        ("user", "Write a file.", ()),
-        ("assistant", "I will.", ()),
-        ("assistant", "", (("Bash", {"command": "ls"}),)),
-        ("tool", "a.txt", ()),
-        ("assistant", "Done.", ()),
-    ]
-    assert (found.answer, found.failure) == ("Done.", "")
-    assert CODEX.trajectory(log, json.dumps(failed)).failure == "The model does not exist."
-    assert CODEX.trajectory("", "").failure == "the model gave no answer"
-
-
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
 def test_it_is_started_with_its_profile_and_its_log_has_the_receipt(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "a home", name="codex")
