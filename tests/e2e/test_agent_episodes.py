@@ -14,8 +14,10 @@ from reefcommon.evaluator import as_task
 from reefcommon.harness.tree import Entry
 from reefkit.episodes.relay import Upstream
 from reefkit.episodes.runner import AgentRunner, Seat
+from tests.episodes.conftest import needs_bubblewrap
 
 pytestmark = [
+    needs_bubblewrap,
     pytest.mark.e2e,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed"),

@@ -8,23 +8,26 @@ import pytest
 from reefcli.demo.harness.machine import missing
 from tests.e2e.conftest import run_reef
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.xdist_group("harness-demo")]
 
 
-def run_act(name: str, place: Path) -> tuple[dict, str]:
-    words = ("demo", "--harness", "--arms", name, "--state-dir", str(place), "--json")
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
+    """The facts of a run of both acts, and what it printed."""
+    place: Path = tmp_path_factory.mktemp("demo") / "state"
+    words = ("demo", "--harness", "--state-dir", str(place), "--json")
     done = run_reef(*words, timeout_s=800)
     facts = json.loads(done.stdout)
-    assert done.returncode == (0 if facts["held"] else 1)
-    if "cannot be installed" in facts["failure"]:
-        pytest.skip(f"npm has no package: {facts['failure']}")
-    assert facts["held"], done.stderr
+    assert done.returncode == (0 if facts["held"] else 1), done.stderr
     assert json.loads((place / "demo.json").read_text()) == facts
-    return facts["acts"][name], done.stderr
+    return facts, done.stderr
 
 
-def test_a_release_changes_a_plain_clients_answers_and_a_rollback_them_back(tmp_path: Path) -> None:
-    act, said = run_act("plain", tmp_path / "state")
+def test_a_release_changes_a_plain_clients_answers_and_a_rollback_them_back(
+    shown: tuple[dict, str],
+) -> None:
+    facts, said = shown
+    act = facts["acts"]["plain"]
     assert act["answers"] == ["Paris.", "Hello! Paris.", "Paris."]
     assert (act["first"]["wins"], act["first"]["losses"]) == (6, 0)
     assert act["first"]["p_value"] < 0.02
@@ -32,8 +35,11 @@ def test_a_release_changes_a_plain_clients_answers_and_a_rollback_them_back(tmp_
 
 
 @pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")
-def test_a_skill_wins_reaches_its_user_and_a_substitute_loses(tmp_path: Path) -> None:
-    act, said = run_act("agent", tmp_path / "state")
+def test_a_skill_wins_reaches_its_user_and_a_substitute_loses(shown: tuple[dict, str]) -> None:
+    facts, said = shown
+    act = facts["acts"]["agent"]
+    if "cannot be installed" in act.get("failure", ""):
+        pytest.skip(f"npm has no package: {act['failure']}")
     assert (act["first"]["verdict"], act["first"]["wins"]) == ("select", 6)
     assert act["label"] == "8 x BERN"
     assert (act["second"]["verdict"], act["second"]["losses"]) == ("reject", 6)

@@ -12,10 +12,23 @@ from typing import Any
 import pytest
 
 from reefcommon.config_agent import AgentSection
+from reefcommon.errors import BadConfig
 from reefcommon.evaluator import Task
+from reefkit.episodes import isolation
 from reefkit.episodes.relay import Upstream
 from reefkit.episodes.runner import AgentRunner, Seat
 
+
+def _fault() -> str:
+    try:
+        isolation.check("bubblewrap")
+    except BadConfig as error:
+        return str(error)
+    return ""
+
+
+needs_bubblewrap = pytest.mark.skipif(bool(_fault()), reason=_fault() or "it works")
+ISOLATIONS = ["local", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 PROGRAM = Path(__file__).parent / "standin/program"
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from reefkit.episodes.folder import MARK, Folder, sweep
-from tests.episodes.conftest import Model, left_over
+from tests.episodes.conftest import ISOLATIONS, Model, left_over
 
 
-def wait_for(holds: object, seconds: float = 20.0) -> bool:
+def wait_for(holds: object, seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if holds():  # type: ignore[operator]
@@ -35,7 +35,7 @@ def marked(place: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("isolation", ["local", "bubblewrap"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_killed_host_leaves_no_process(model: Model, tmp_path: Path, isolation: str) -> None:
     model.answer = lambda _messages: "fork\nloop"
     words = [sys.executable, "-m", "tests.episodes.host", str(tmp_path), isolation, model.url]

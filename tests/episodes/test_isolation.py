@@ -7,13 +7,14 @@ import pytest
 from reefcommon.errors import BadConfig, Unavailable
 from reefkit.episodes import isolation
 from reefkit.episodes.runner import check_section
-from tests.episodes.conftest import Model, runner_at, seat, task
+from tests.episodes.conftest import Model, needs_bubblewrap, runner_at, seat, task
 
 
 def answers(model: Model, *lines: str) -> None:
     model.answer = lambda _messages: "\n".join(lines)
 
 
+@needs_bubblewrap
 async def test_an_isolated_agent_reaches_the_gateway_alone(model: Model, tmp_path: Path) -> None:
     runner = runner_at(tmp_path, isolation="bubblewrap")
     port = model.url.rpartition(":")[2]
@@ -27,6 +28,7 @@ async def test_an_isolated_agent_reaches_the_gateway_alone(model: Model, tmp_pat
     assert "connected" in [step.text for step in here.steps], "else the test shows nothing"
 
 
+@needs_bubblewrap
 async def test_an_isolated_agent_reads_its_own_files_alone(model: Model, tmp_path: Path) -> None:
     secret = tmp_path / "host-home/.netrc"
     secret.parent.mkdir()
@@ -64,6 +66,7 @@ async def test_h3_no_episode_is_run_without_the_isolation(
     assert model.asked == []
 
 
+@needs_bubblewrap
 async def test_h3_every_episode_is_run_in_the_isolation(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

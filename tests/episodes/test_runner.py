@@ -10,7 +10,7 @@ from reefcommon.errors import Transient, Unavailable
 from reefcommon.harness.tree import Entry
 from reefkit.episodes.process import Bounds
 from reefkit.episodes.runner import AgentRunner
-from tests.episodes.conftest import Model, left_over, runner_at, seat, task
+from tests.episodes.conftest import ISOLATIONS, Model, left_over, runner_at, seat, task
 
 RULE = (Entry("r", "rules", {"text": "Write the label."}),)
 
@@ -75,7 +75,7 @@ async def test_an_exit_code_is_an_outcome(model: Model, runner: AgentRunner) -> 
     assert (done.status, done.exit_code) == ("failed", 3)
 
 
-@pytest.mark.parametrize("isolation", ["local", "bubblewrap"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize(("answer", "status"), [("loop", "timeout"), ("flood", "output")])
 async def test_an_endless_run_is_stopped_and_told(
     model: Model, tmp_path: Path, answer: str, status: str, isolation: str
@@ -88,7 +88,7 @@ async def test_an_endless_run_is_stopped_and_told(
     assert left_over() == []
 
 
-@pytest.mark.parametrize("isolation", ["local", "bubblewrap"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_process_that_stays_behind_is_ended(
     model: Model, tmp_path: Path, isolation: str
 ) -> None:

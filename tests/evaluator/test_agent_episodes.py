@@ -13,7 +13,7 @@ from reefcommon.harness.files import write_tree
 from reefcommon.harness.tree import Entry
 from reefkit.artifacts.git import GitArtifactStore
 from services.evaluator.trials import ON_TRIAL
-from tests.episodes.conftest import PROGRAM, Model, left_over
+from tests.episodes.conftest import PROGRAM, Model, left_over, needs_bubblewrap
 from tests.evaluator.conftest import World, candidate
 from tests.publisher.fakes import FakeStore
 
@@ -158,6 +158,7 @@ async def test_an_endless_agent_loses_and_is_not_tried_again(agents: World, mode
     assert len(model.asked) == 10
 
 
+@needs_bubblewrap
 async def test_h3_a_candidate_waits_if_the_isolation_is_away(
     agents: World,
     model: Model,

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from reefcli.commands.releases import tell_evidence
+from reefcli.commands.releases import tell_evidence, told_run
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Limit, StateDir, Url
@@ -196,8 +196,7 @@ def run_lines(task: dict[str, Any], side: str) -> Iterator[str]:
     shown = "no run" if score is None else f"{score:.3g}"
     yield " ".join(filter(None, (shown, task.get(f"{side}_words", ""))))
     if run:
-        files = f", files: {', '.join(run['files'])}" if run["files"] else ""
-        yield f"{run['status']}, {run['seconds']:.1f} s, {run['requests']} requests{files}"
+        yield told_run(run)
         yield from run["lines"]
 
 

@@ -158,6 +158,14 @@ def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"  {side}", task.get(f"{side}_answer", "")
             if words := task.get(f"{side}_words"):
                 yield "    words", words
+            if run := task.get(f"{side}_run"):
+                yield "    run", told_run(run)
+
+
+def told_run(run: dict[str, Any]) -> str:
+    """Return the end of an agent's run in words. Its steps: `reef harness episodes`."""
+    files = f", files: {', '.join(run['files'])}" if run["files"] else ""
+    return f"{run['status']}, {run['seconds']:.1f} s, {counted(run['requests'], 'request')}{files}"
 
 
 def _scores(task: dict[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from reefcli.errors import CommandFailed
 from reefcommon import config as serve_config
 from reefcommon.config import ServeConfig
 from reefcommon.config_agent import AgentSection
-from reefcommon.errors import BadConfig, ReefError
+from reefcommon.errors import BadConfig, ReefError, Unavailable
 from reefkit.episodes import isolation
 from reefkit.episodes.program import program_of
 from reefstack.embedded import Options, embedded_stack
@@ -89,8 +89,16 @@ class HarnessDemo:
         self.say("a model that knows nothing of labels and greetings; its harness is to learn both")
         config = serve_config.load(CONFIG)
         agents = self.state_dir / "agents"
-        if "agent" in self.acts:
-            config = await self._with_agent(config, agents)
+        acts = list(self.acts)
+        if "agent" in acts:
+            try:
+                config = await self._with_agent(config, agents)
+            except (BadConfig, Unavailable) as error:
+                self.say(f"act one is left out: {error}")
+                facts["agent"] = {"held": False, "failure": str(error)}
+                acts.remove("agent")
+        if not acts:
+            return
         async with contextlib.AsyncExitStack() as exits:
             url = await exits.enter_async_context(serving(reply))
             config = _changed(config, {"serving": {"engines": [url]}})
@@ -102,7 +110,7 @@ class HarnessDemo:
             stage = await exits.enter_async_context(staged(stack, self.say, self.status))
             if self.console.is_terminal:
                 exits.enter_context(Live(self._spinner, console=self.console, transient=True))
-            for name in self.acts:
+            for name in acts:
                 machine = Machine(self.state_dir.resolve() / "user", agents)
                 facts[name] = await (
                     agent_act(stage, machine) if name == "agent" else plain_act(stage)
@@ -111,8 +119,7 @@ class HarnessDemo:
 
     async def _with_agent(self, config: ServeConfig, agents: Path) -> ServeConfig:
         if lacking := missing():
-            remedy = "install them, or run the other act alone: --arms plain"
-            raise BadConfig(f"act one needs {lacking}: {remedy}")
+            raise BadConfig(f"it needs {lacking}; act two needs nothing (--arms plain)")
         section, kind = config.evaluation.agent, "bubblewrap"
         try:
             await asyncio.to_thread(isolation.check, "bubblewrap")
