@@ -19,7 +19,9 @@
 #             they are the minibatch as well: with the parent that serves, and answers of the head's
 #             release, their scores are used as they are, at no cost. Then reports must score as the
 #             verifier does; it reads a report's `metadata` as keys of the task.
-# budget      `max_metric_calls` answers to tasks; looked at between two iterations
+# budget      `max_metric_calls` answers to tasks; looked at between two iterations.
+#             A window that meets `REEF_HARNESS_STEP_CALLS` or the time of `propose` keeps none of
+#             its iterations: give it room, or fewer of them.
 # gate        the candidate is judged like any other, on `evaluation.tasks`: take others than
 #             `validation`, which has chosen it. A candidate that was turned down is not proposed
 #             again, and stays a parent. A pending candidate holds up the next window.

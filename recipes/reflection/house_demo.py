@@ -16,7 +16,7 @@ from recipes.reflection.examples.server import serving
 from reefcommon.demonstration import Arm, Demonstration, Stage, Task
 
 _MEASURED = house.tasks_of(31, ("Lea Dunn", "Gus Hale", "Fay Rowe", "Ned Pike", "Joy Vale"))
-_SILENT = "silent"
+SILENT = Arm("silent", "users do not say what they wanted")
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ class HouseStyle(Demonstration):
         answer = await stage.ask([first], max_tokens=self.max_tokens, seed=seed, headers=tag)
         number, words = house.score(task, answer.text)
         stage.experienced(answer.release_id, number)
-        silent = stage.arm.name == _SILENT
+        silent = stage.arm.name == SILENT.name
         if not self.sessions:
             told = {name: task[name] for name in ("kind", "wanted")}
             await stage.report(answer.receipt, number, told, None if silent else words)
@@ -59,10 +59,14 @@ class HouseStyle(Demonstration):
 
 
 def house_style(
-    recipe: str, about: str, *, batch: int, arms: tuple[Arm, ...] = (), sessions: bool = False
+    recipe: str,
+    about: str,
+    *,
+    batch: int,
+    arms: tuple[Arm, ...] = (SILENT,),
+    sessions: bool = False,
 ) -> Mapping[str, Callable[[], Demonstration]]:
     """Return the demonstrations of a recipe: a scripted model."""
-    silent = Arm(_SILENT, "users do not say what they wanted")
 
     def build() -> Demonstration:
         return HouseStyle(
@@ -76,7 +80,7 @@ def house_style(
             batch=batch,
             minutes=1.5,
             users=2,
-            arms=(Arm(recipe), *arms, silent),
+            arms=(Arm(recipe), *arms),
             goal=0.7,
             releases_goal=1,
             sessions=sessions,

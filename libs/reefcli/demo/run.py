@@ -155,17 +155,19 @@ class Demo:
         # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(stage.crowd())
-            measuring = group.create_task(self._measure_each(stage))
+            measuring = group.create_task(self._measure_each(stage, first.release_id))
             await (self._sought(stage.gateway_url) if shown.seeks else measuring)
             measuring.cancel()
             asking.cancel()
 
-    async def _measure_each(self, stage: LiveStage) -> None:
-        """Measure the releases that come, until one passes; all of a seeker."""
+    async def _measure_each(self, stage: LiveStage, measured: str) -> None:
+        """Measure the releases after `measured`, until one passes; all of a seeker."""
         while True:
-            # Releases that came during a measurement are skipped: only the newest is measured.
+            # Of the releases that came during a measurement only the newest is measured.
             self._released.clear()
-            await self._released.wait()
+            if self._head.release_id == measured:
+                await self._released.wait()
+            measured = self._head.release_id
             self._doing = f"release {self._head.sequence} is being measured"
             point = await self._measure(stage, self._head)
             self._doing = ""
