@@ -192,5 +192,5 @@ def test_seldom_topics_have_one_partition_on_the_embedded_broker() -> None:
     assert made.keys() == {topic.name for topic in topics.ALL}
     one = {name for name, count in made.items() if count == 1}
     assert one == {f"reef.{n}.v1" for n in
-                   ("signals", "candidates", "evaluations", "releases", "commands")}  # fmt: skip
+                   ("signals", "proposals", "candidates", "evaluations", "releases", "commands")}  # fmt: skip
     assert all(made[t.name] == t.partitions for t in topics.ALL if t.name not in one)
