@@ -39,6 +39,7 @@ _COMMANDS = {
     "releases": "reefcli.commands.releases:releases",
     "rollback": "reefcli.commands.releases:rollback",
     "promote": "reefcli.commands.releases:promote",
+    "canary": "reefcli.commands.canary:canary",
     "records": "reefcli.commands.records:records",
     "harness": "reefcli.commands.proposals:harness",
     "recipes": "reefcli.commands.recipes:recipes",

@@ -29,8 +29,8 @@ from reefcommon.config_sections import (
     RecipeBinding,
     ScenarioName,
     Section,
-    ServingSection,
 )
+from reefcommon.config_serving import ServingSection
 from reefcommon.errors import BadConfig
 from reefcommon.settings import explain
 
@@ -84,6 +84,18 @@ class ServeConfig(Section):
                 raise ValueError(
                     f"{twice}: by name, by two patterns, or by a scenario listed twice"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _upstreams_are_there(self) -> Self:
+        serving, there = self.serving, {*self.models, SERVED}
+        for name in sorted(serving.asked - there):
+            known = ", ".join(sorted(there))
+            raise ValueError(f"serving: no entry {name!r} under `models:`; there: {known}")
+        if not all(serving.orders):
+            raise ValueError("serving: upstreams and model_map need at least one entry each")
+        if (own := self.model.served_as) in serving.model_map:
+            raise ValueError(f"serving.model_map: {own!r} is the model that upstreams answer")
         return self
 
     @field_validator("models")

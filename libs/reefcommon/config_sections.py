@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from reefcommon.config_agent import AgentSection
 from reefcommon.config_gate import GateKeys
 from reefcommon.evaluator import Runner
-from reefcommon.events import Policy, Sampling
+from reefcommon.events import Policy
 from reefcommon.ids import SCENARIO_PATTERN
 
 OnStale = Literal["refuse", "reevaluate", "merge"]
@@ -50,7 +50,7 @@ def of_scenario(value: T | dict[str, T], scenario: str, default: T) -> T:
     return value[name] if (name := next(fitting, None)) is not None else default
 
 
-def _by_scenario(*types: type, form: str, among: Collection[str] = ()) -> BeforeValidator:
+def by_scenario(*types: type, form: str, among: Collection[str] = ()) -> BeforeValidator:
     def check(value: object) -> object:
         for name, part in value.items() if isinstance(value, dict) else [("", value)]:
             if not isinstance(part, types) or (among and part not in among):
@@ -88,6 +88,14 @@ class RecipeBinding(BaseModel):
     """a candidate whose base is no longer the head: merge evaluates it again on the new head if
     only other kinds have changed, reevaluate in any case, refuse never"""
 
+    gate: Literal["own", "joint"] = "own"
+    """joint: a LoRA and a harness whose recipes both ask for it are judged, and become a release,
+    together; a candidate without a partner waits for a while (`joint_wait_s` of the evaluator)"""
+
+    requires_harness: Literal["head"] | Annotated[int, Field(ge=1)] | None = None
+    """samples that were made under an older harness are refused: than that of the head, or than
+    this count of the harnesses of the scenario (`loads.harness` of a release); absent: none"""
+
     @property
     def knobs(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
@@ -102,9 +110,10 @@ class ModelSection(Section):
 
 
 class ModelEndpoint(Section):
-    """A model that recipes may ask: `ctx.models[NAME]`. Limits count for each host service.
+    """A model that recipes may ask (`ctx.models[NAME]`), and users (`serving.upstreams`).
 
-    Those of `served` count a seeker's questions too.
+    Limits count for each host service, those of `served` a seeker's questions too. Users' requests
+    have no part in limits and concurrency.
     """
 
     url: str = ""
@@ -113,6 +122,12 @@ class ModelEndpoint(Section):
     """name that the endpoint knows the model by"""
     key_file: Path | None = Field(None, description="file that holds the API key")
     key_env: str = Field("", description="environment variable that holds the API key")
+    speaks: Literal["openai", "vllm"] = "openai"
+    """whose fields it knows: of a user's request it gets OpenAI's alone, or all"""
+    also_knows: tuple[str, ...] = ()
+    """further fields of users' requests that an `openai` endpoint gets"""
+    lacks: tuple[str, ...] = ()
+    """fields of users' requests that it does not get"""
     timeout_s: float = Field(120.0, gt=0, le=86_400, description="longest time of an answer")
     concurrency: int = Field(8, ge=1, le=1024, description="requests under way at once")
     max_calls: int | None = Field(None, ge=0, description="calls in all; absent: no limit")
@@ -147,7 +162,7 @@ def _has_port(url: str) -> bool:
 Tasks = str | tuple[Any, ...]
 TasksByScenario = Annotated[
     Tasks | dict[str, Tasks],
-    _by_scenario(str, list, tuple, form="a list of tasks, or package.module:NAME"),
+    by_scenario(str, list, tuple, form="a list of tasks, or package.module:NAME"),
 ]
 Apply = Literal["none", "system_prompt", "user_end"]
 _PLACES: Mapping[Apply, Literal["system", "user_end"] | None] = {
@@ -156,14 +171,14 @@ _PLACES: Mapping[Apply, Literal["system", "user_end"] | None] = {
     "user_end": "user_end",
 }
 ApplyByScenario = Annotated[
-    Apply | dict[str, Apply], _by_scenario(str, form=f"one of {', '.join(_PLACES)}", among=_PLACES)
+    Apply | dict[str, Apply], by_scenario(str, form=f"one of {', '.join(_PLACES)}", among=_PLACES)
 ]
 _RUNNERS = get_args(Runner)
 RunnerByScenario = Annotated[
     Runner | dict[str, Runner] | None,
-    _by_scenario(str, NoneType, form=f"one of {', '.join(_RUNNERS)}", among=(*_RUNNERS, None)),
+    by_scenario(str, NoneType, form=f"one of {', '.join(_RUNNERS)}", among=(*_RUNNERS, None)),
 ]
-ScoreByScenario = Annotated[str | dict[str, str], _by_scenario(str, form="package.module:function")]
+ScoreByScenario = Annotated[str | dict[str, str], by_scenario(str, form="package.module:function")]
 
 
 class EvaluationSection(Section, GateKeys):
@@ -257,24 +272,6 @@ class GatewaySection(Section):
     burst_requests: int = Field(0, ge=0, description="of these at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0)
     """exchanges of one token under way on one gateway; 0: no limit"""
-
-
-class SamplingDefaults(Sampling):
-    """Sampling parameters for requests that leave them out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ServingSection(Section):
-    engines: tuple[str, ...] = ()
-    """base URLs of running engines; empty: start the embedded one"""
-    via: str = ""
-    """base URL of a proxy in front of the embedded engine, which all services ask instead of it"""
-    resident_adapters: int = Field(3, ge=2, le=64)
-    """releases kept loaded per scenario, so that a rollback is instant"""
-    sampling: SamplingDefaults = SamplingDefaults()
-    """defaults of nodes that do not state theirs, if a request leaves them out (`temperature`,
-    `top_p`, …)"""
 
 
 class ExternalSection(Section):

@@ -32,6 +32,7 @@ class ChosenPlan:
     min_pairs: int
     on_stale: OnStale
     evaluator: Evaluator | None = None
+    joint: bool = False
 
     @property
     def withholds_samples(self) -> bool:
@@ -65,6 +66,7 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
         min_pairs=section.min_pairs or (MIN_TASKS if by_tasks else MIN_HELD_OUT),
         on_stale=bindings[0].on_stale if bindings else "merge",
         evaluator=evaluator,
+        joint=bool(bindings) and bindings[0].gate == "joint",
     )
 
 

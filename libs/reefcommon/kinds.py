@@ -39,6 +39,6 @@ KINDS: Mapping[Kind, KindRow] = {
     # Full weights may be large: they are fetched only if a node needs them.
     "checkpoint": KindRow("weights", "whole", "nodes", staged=False, downloaded=False),
     "harness": KindRow("harness", "harness", "requests", operation="harness"),
-    "routing": KindRow("routing", "never", "requests", operation="harness"),
+    "routing": KindRow("routing", "whole", "requests", operation="routing"),
     "solution": KindRow("solution", "whole", "download", stands_alone=True),
 }

@@ -70,7 +70,7 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         checked = cls.knobs_type.model_validate(dict(knobs))
     except ValidationError as error:
         allowed = ", ".join(cls.knobs_type.model_fields)
-        also = ("scenario", "review", "on_stale")
+        also = ("scenario", "review", "on_stale", "gate", "requires_harness")
         mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
         raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
     try:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from reefcommon import ids
 from reefcommon.config import ServeConfig
@@ -29,6 +29,7 @@ class Binding(Generic[R]):
     holds_out: bool = False
     on_stale: OnStale = "merge"
     unjudged: bool = False
+    requires_harness: Literal["head"] | int | None = None
 
     @property
     def key(self) -> str:
@@ -71,4 +72,5 @@ def _binding(served: ServeConfig, item: RecipeBinding, recipe: R) -> Binding[R]:
     chosen = choose(served, item.scenario, item.recipe)
     holds_out = isinstance(recipe, WeightRecipe) and chosen.withholds_samples
     unjudged = chosen.policy == "always" and item.review == "auto"
-    return Binding(item.scenario, item.recipe, recipe, holds_out, item.on_stale, unjudged)
+    more = (holds_out, item.on_stale, unjudged, item.requires_harness)
+    return Binding(item.scenario, item.recipe, recipe, *more)

@@ -49,13 +49,13 @@ def build(
     bench = Bench(nodes, store, home, base, outside.rotation, retry)
     limits = settings.pairs_at_once, settings.scores_at_once, retry, settings.episode_within_s
     evidence, agents = RedisEvidence(outside.redis), agent_episodes(plans, system, retry)
-    judge = Judge(plans, outside.heads, bench, Episodes(*limits), evidence, agents)
-    logs = map(outside.log_of, (topics.CANDIDATES, topics.EVALUATIONS))
+    more = Episodes(*limits), evidence, agents, settings.joint_wait_s
+    judge = Judge(plans, outside.heads, bench, *more)
+    logs = (outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS))
     candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish
     rechecks = Rechecks(judge, evidence, outside.events, outside.now)
-    lease = partial(trials_lease, outside.redis)
-    given = (judge, evidence, candidates, lease, publish, rechecks)
+    given = (judge, evidence, candidates, partial(trials_lease, outside.redis), publish, rechecks)
     return Handlers(plans, evidence, Trials(*given, settings.long_wait_s, outside.now))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import structlog
 from prometheus_client import Counter
@@ -38,7 +39,24 @@ class Verdicts:
     events: EventPublisher
     now: Callable[[], datetime]
 
-    async def publish(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+    async def publish(
+        self,
+        candidate: CandidateProposed,
+        evaluation: Evaluation,
+        partner: CandidateProposed | None = None,
+    ) -> None:
+        """Publish the verdict on a candidate, and on the partner that was judged with it."""
+        wins = evaluation.verdict == "select"
+        if partner is None:
+            await self._publish(candidate, evaluation)
+            return
+        # The verdict that brings both is the last: a partner never waits for another then.
+        await self._publish(partner, evaluation, joined=candidate.event_id if wins else None)
+        await self._publish(candidate, evaluation, partner=partner if wins else None)
+
+    async def _publish(
+        self, candidate: CandidateProposed, evaluation: Evaluation, **pair: Any
+    ) -> None:
         event = CandidateEvaluated(
             event_id="evl-" + digest("evaluated", candidate.event_id, evaluation.head_release_id),
             at=self.now(),
@@ -46,6 +64,7 @@ class Verdicts:
             traceparent=current_traceparent() or candidate.traceparent,
             candidate=candidate,
             evaluation=evaluation,
+            **pair,
         )
         await self.events.publish(event, topics.EVALUATIONS)
         VERDICTS.labels(candidate.scenario, evaluation.verdict).inc()

@@ -1,12 +1,14 @@
 """The judgement of a candidate: a trial against the head, and the rule that decides."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from reefcommon.errors import Transient
 from reefcommon.evaluator import Evaluator, implements
-from reefcommon.events import CandidateProposed, Evaluation, Release
+from reefcommon.events import CandidateProposed, Evaluation, Kind, Release
 from reefcommon.harness.admission import CHAT
 from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, may_be_compared
@@ -47,6 +49,7 @@ class EvidenceStore(Scores, PromotedTasks, Protocol):
 
 
 NOT_RUN = Evidence(())
+PAIRED: frozenset[Kind] = frozenset({"lora", "harness"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,38 @@ class Judge:
     episodes: Episodes
     evidence: EvidenceStore
     agents: AgentEpisodes | None = None
+    joint_wait_s: float = 120.0
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    async def judge(self, candidate: CandidateProposed) -> Evaluation | str:
+    async def partner(
+        self, candidate: CandidateProposed, waiting: Sequence[CandidateProposed]
+    ) -> CandidateProposed | str | None:
+        """Return the candidate to judge with this one, the reason to wait for it, or None.
+
+        Raises Unavailable.
+        """
+        if candidate.kind not in PAIRED or not await self._joins(candidate):
+            return None
+        for one in waiting:
+            pair = {candidate.kind, one.kind} == PAIRED
+            if pair and one.scenario == candidate.scenario and await self._joins(one):
+                return one
+        other = next(iter(PAIRED - {candidate.kind}))
+        waited_s = (self.now() - candidate.at).total_seconds()
+        alone = waited_s > self.joint_wait_s
+        return None if alone else f"joint: waits for a candidate of kind {other}"
+
+    async def _joins(self, candidate: CandidateProposed) -> bool:
+        plan = await asyncio.to_thread(self.plans.plan, candidate)
+        head = await self.heads.head(candidate.scenario)
+        return plan.chosen.joint and head is not None and await self._fits(candidate, head, plan)
+
+    async def judge(
+        self, candidate: CandidateProposed, partner: CandidateProposed | None = None
+    ) -> Evaluation | str:
         """Return the evaluation, or the reason why the candidate has to wait.
+
+        `partner`: a harness that is judged together with it.
 
         Raises:
             Transient: the scenario does not exist.
@@ -73,7 +105,7 @@ class Judge:
             raise Transient(f"scenario {candidate.scenario!r} has no head: {remedy}")
         # In a thread: a recipe may load its tasks when they are first asked for.
         plan = await asyncio.to_thread(self.plans.plan, candidate)
-        plan = await self.with_promoted(candidate, plan)
+        plan = await self.with_promoted(partner or candidate, plan)
         looks = await self.evidence.others_judged(candidate, head)
         rule = replace(plan.rule, look=1 + looks)
         if not await self._fits(candidate, head, plan):
@@ -81,22 +113,22 @@ class Judge:
             base = candidate.base_release_id
             stale = f"stale_base: made from {base}, but {head.release_id} is the head"
             return _evaluation(Ruling("reject", stale), rule, head)
-        if candidate.kind == "solution" and not _untried(candidate, plan):
-            return await judge_solution(self.bench, plan, candidate, head)
+        if (judging := self._alone(candidate, head, plan, rule)) is not None:
+            return await judging
         samples: list[HeldOut] = []
         if rule.policy != "always":
             samples = await self.evidence.samples(candidate.scenario)
-            if reason := self._lacking(candidate, plan, rule, samples):
+            if reason := self._lacking(partner or candidate, plan, rule, samples):
                 return reason
         try:
-            evidence = await self._try(candidate, head, plan, samples)
+            evidence = await self._try(candidate, head, plan, samples, partner)
         except DoesNotServe as error:
             return _evaluation(Ruling("evaluation_failed", f"does not serve: {error}"), rule, head)
         if evidence.failures:
             now = await self.heads.head(candidate.scenario)
             if now is not None and now.release_id != head.release_id:
                 # The old head was unloaded under the trial: its failures say nothing.
-                return await self.judge(candidate)
+                return await self.judge(candidate, partner)
             count, first = len(evidence.failures), evidence.failures[0]
             failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
             return _evaluation(failed, rule, head, evidence)
@@ -116,19 +148,41 @@ class Judge:
         return replace(plan, tasks=(*plan.tasks, *(one.task for one in more)))
 
     async def compare_tasks(
-        self, candidate: CandidateProposed, head: Release, plan: Plan
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        plan: Plan,
+        partner: CandidateProposed | None = None,
     ) -> Evidence:
         """Let both sides do the tasks of the plan. Raises as `judge`, and DoesNotServe."""
         agents = self.agents if plan.runner == "agent" else None
         assert agents is not None or plan.runner != "agent", "it is built if a plan names it"
         adapter = agents.adapter if agents is not None else CHAT
-        async with self.bench.trial(candidate, head, adapter) as (node, sides):
+        async with self.bench.trial(candidate, head, adapter, partner) as (node, sides):
             await self.bench.probe(node, sides[0])
             if agents is not None:
                 both = (plan.tasks, plan.verifier, candidate, head)
                 return await agents.compare(node, sides, *both)
             given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
             return await self.episodes.compare(node, sides, *given)
+
+    def _alone(
+        self, candidate: CandidateProposed, head: Release, plan: Plan, rule: Rule
+    ) -> Awaitable[Evaluation] | None:
+        if candidate.kind == "routing":
+            return self._route(candidate, head, rule)
+        if candidate.kind == "solution" and not _untried(candidate, plan):
+            return judge_solution(self.bench, plan, candidate, head)
+        return None
+
+    async def _route(self, candidate: CandidateProposed, head: Release, rule: Rule) -> Evaluation:
+        # The releases that it names were judged; how sessions are shared is no claim to test.
+        try:
+            await self.bench.check(candidate)
+        except DoesNotServe as error:
+            return _evaluation(Ruling("evaluation_failed", str(error)), rule, head)
+        shares = "always: a routing policy shares sessions among releases; nothing was compared"
+        return _evaluation(Ruling("select", shares), replace(rule, policy="always"), head)
 
     async def _fits(self, candidate: CandidateProposed, head: Release, plan: Plan) -> bool:
         if candidate.base_release_id == head.release_id:
@@ -152,7 +206,12 @@ class Judge:
         return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
 
     async def _try(
-        self, candidate: CandidateProposed, head: Release, plan: Plan, samples: list[HeldOut]
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        plan: Plan,
+        samples: list[HeldOut],
+        partner: CandidateProposed | None,
     ) -> Evidence:
         always, tried = plan.rule.policy == "always", KINDS[candidate.kind].tried
         if _untried(candidate, plan):
@@ -165,10 +224,10 @@ class Judge:
             if candidate.kind == "checkpoint":
                 untried += ": it would replace the head there; policy always takes it untried"
             raise DoesNotServe(untried)
-        by_tasks = self._by_tasks(candidate, plan)
+        by_tasks = self._by_tasks(partner or candidate, plan)
         if by_tasks and plan.tasks:
-            return await self.compare_tasks(candidate, head, plan)
-        async with self.bench.trial(candidate, head, CHAT) as (node, sides):
+            return await self.compare_tasks(candidate, head, plan, partner)
+        async with self.bench.trial(candidate, head, CHAT, partner) as (node, sides):
             await self.bench.probe(node, sides[0])
             if always:
                 return NOT_RUN

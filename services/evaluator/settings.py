@@ -20,6 +20,8 @@ class Settings(ServiceSettings):
     episode_within_s: float = Field(120.0, gt=0, description="longest try of an episode")
     long_wait_s: float = Field(120.0, gt=0)
     """a candidate that is without a verdict for longer is logged, with the reason"""
+    joint_wait_s: float = Field(120.0, ge=0)
+    """how long a candidate of `gate: joint` waits for a partner; then it stands alone"""
     reread_log_every_s: float = Field(3600.0, gt=0)
     """interval of the search in the log for candidates that Redis has lost"""
     look_again_every_s: float = Field(2.0, gt=0)

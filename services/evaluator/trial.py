@@ -49,9 +49,15 @@ class Bench:
 
     @asynccontextmanager
     async def trial(
-        self, candidate: CandidateProposed, head: Release, adapter: Adapter = CHAT
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        adapter: Adapter = CHAT,
+        partner: CandidateProposed | None = None,
     ) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
         """Yield a node and the two sides, the candidate's first. `adapter` runs a harness.
+
+        A partner is on the candidate's side.
 
         Raises:
             DoesNotServe: the content is missing or damaged, or the node refuses it or fails.
@@ -59,17 +65,19 @@ class Bench:
         """
         node = await self._node(candidate, head)
         tree = await self._tree(head.contents.get("harness"), head.scenario)
-        heads = Side(head.adapter or self.base_model, tree, head_weights(head))
+        ours = heads = Side(head.adapter or self.base_model, tree, head_weights(head))
         try:
-            if candidate.kind == "harness":
-                # "": none, as the head of a recheck had replaced none.
-                proposed = await self._tree(candidate.content_id or None, candidate.scenario)
-                await self._admit(proposed, adapter)
-                yield node, (replace(heads, tree=proposed), heads)
-            else:
-                await self._load(node, candidate)
-                weights = weights_key(head, candidate.content_id)
-                yield node, (Side(trial_name(candidate), tree, weights), heads)
+            for one in filter(None, (candidate, partner)):
+                if one.kind == "harness":
+                    # "": none, as the head of a recheck had replaced none.
+                    proposed = await self._tree(one.content_id or None, one.scenario)
+                    await self._admit(proposed, adapter)
+                    ours = replace(ours, tree=proposed)
+                else:
+                    await self._load(node, one)
+                    weights = weights_key(head, one.content_id)
+                    ours = replace(ours, model=trial_name(one), weights=weights)
+            yield node, (ours, heads)
         finally:
             await self.forget(candidate)
 

@@ -67,7 +67,7 @@ class Trials:
     evidence: EvidenceStore
     candidates: CandidateLog
     lease: Callable[[str], RedisLease]
-    publish: Callable[[CandidateProposed, Evaluation], Awaitable[None]]
+    publish: Callable[[CandidateProposed, Evaluation, CandidateProposed | None], Awaitable[None]]
     rechecks: Rechecks
     long_wait_s: float = 120.0
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -176,11 +176,18 @@ class Trials:
             left = [one for one in candidates if one.event_id not in lacking]
             if not left:
                 break
-            self._show(left[0], ON_TRIAL)
-            if reason := await self._verdict(left[0]):
-                lacking[left[0].event_id] = reason
+            partner = await self.judge.partner(left[0], candidates)
+            if isinstance(partner, str):
+                lacking[left[0].event_id] = partner
+                continue
+            pair = [left[0]] if partner is None else _weights_first(left[0], partner)
+            for each in pair:
+                self._show(each, ON_TRIAL)
+            if reason := await self._verdict(*pair):
+                lacking |= {each.event_id: reason for each in pair}
             else:
-                await self.evidence.done(left[0])
+                for each in reversed(pair):
+                    await self.evidence.done(each)
 
     def _show(self, candidate: CandidateProposed, reason: str) -> None:
         row = WaitingCandidate(candidate.scenario, candidate.event_id, reason, candidate.at)
@@ -198,11 +205,13 @@ class Trials:
                 log.warning("candidate_waits", since=str(row.since), reason=row.reason, **about)
         self._logged = {row.candidate_id: row.reason for row in long}
 
-    async def _verdict(self, candidate: CandidateProposed) -> str:
+    async def _verdict(
+        self, candidate: CandidateProposed, partner: CandidateProposed | None = None
+    ) -> str:
         """Returns why there is no verdict yet; "" if there is."""
         started = time.perf_counter()
         try:
-            evaluation = await self.judge.judge(candidate)
+            evaluation = await self.judge.judge(candidate, partner)
         except Unavailable:
             raise
         except Transient as error:
@@ -217,6 +226,12 @@ class Trials:
             return evaluation
         duration_s = time.perf_counter() - started
         DURATION.observe(duration_s)
-        await self.publish(candidate, evaluation.model_copy(update={"duration_s": duration_s}))
-        await self.evidence.judged(candidate, evaluation)
+        evaluation = evaluation.model_copy(update={"duration_s": duration_s})
+        await self.publish(candidate, evaluation, partner)
+        for each in filter(None, (candidate, partner)):
+            await self.evidence.judged(each, evaluation)
         return ""
+
+
+def _weights_first(one: CandidateProposed, other: CandidateProposed) -> list[CandidateProposed]:
+    return [other, one] if one.kind == "harness" else [one, other]

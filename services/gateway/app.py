@@ -13,13 +13,14 @@ __all__ = ["SERVICE", "Gateway", "build"]
 
 def build(system: SystemSettings, settings: Settings, spans: Spans | None = None) -> Gateway:
     """Build the gateway. Raises BadConfig if the tokens file or the serve.yaml is unusable."""
-    outside = Adapters.of(system, settings)
+    served = config.load(system.config) if system.config is not None else None
+    outside = Adapters.of(system, settings, served)
     return assemble(
         settings,
         system,
         outside,
         access=tokens.read(settings.tokens_file, settings.limit),
-        config=config.load(system.config) if system.config is not None else None,
+        config=served,
         lifespan=lambda gateway: Lifecycle(gateway, settings, outside).span,
         spans=spans,
     )

@@ -1,14 +1,14 @@
 """Composition of a gateway on any ports. Production and tests differ in the ports alone."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
 
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import HarnessSection
-from reefcommon.events import Sampling
+from reefcommon.config_serving import ServingSection
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefkit.ops import Health
@@ -39,6 +39,9 @@ from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Rea
 from services.gateway.settings import Settings
 from services.gateway.upstream.contents import Contents
 from services.gateway.upstream.harnesses import Harnesses
+from services.gateway.upstream.providers import Provider
+from services.gateway.upstream.routes import Routes
+from services.gateway.upstream.upstreams import Upstreams
 
 SERVICE = "gateway"
 OTHERS = ("experience", "trainer", "harness", "evaluator", "publisher")
@@ -57,6 +60,7 @@ class Ports:
     commands: CommandBus
     buckets: Buckets | None = None
     artifacts: ArtifactStore | None = None
+    providers: Mapping[str, Provider] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,25 +99,27 @@ def assemble(
     keys = Keys(ports.key_store, ports.reads, settings.key_lease_s, ports.log.waiting_since)
     handlers = Handlers(ports.log, table, ports.key_store, keys.find, ports.reads, recent)
     scenarios = Scenarios(ports.heads, table, ports.commands, config, settings.command_timeout_s)
-    contents = None
-    if ports.artifacts is not None:
-        contents = Contents.of(
-            ports.heads, ports.artifacts, system.state_dir / SERVICE / "contents"
-        )
+    home, store = system.state_dir / SERVICE / "contents", ports.artifacts
+    contents = Contents.of(ports.heads, store, home) if store is not None else None
     section = config.harness if config is not None else HarnessSection()
+    serving = config.serving if config is not None else ServingSection()
+    routes = scenarios.routes = Routes(ports.heads, contents)
+    scenarios.artifacts = ports.artifacts
+    upstreams = Upstreams(ports.engines, serving, ports.providers, routes)
     intake = Intake(
         access,
         table,
         system.model_name,
         scenarios.create_for_traffic,
         Harnesses(section, contents),
+        routes,
         settings.implicit_scenarios,
         settings.model_aliases,
+        tuple(serving.model_map),
     )
-    sampling = config.serving.sampling if config is not None else Sampling()
     recorder = Recorder(ports.log, ports.bodies, recent)
     inference = Inference(
-        ports.engines, recorder, spans, settings.max_answer_bytes, sampling.model_dump()
+        upstreams, recorder, spans, settings.max_answer_bytes, serving.sampling.model_dump()
     )
     lease_s, wait_s = settings.key_lease_s, settings.read_timeout_s
     edge = Edge(
@@ -129,12 +135,12 @@ def assemble(
     )
     fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
-    facts = (ports.engines.rows, scenarios.learns, ports.heads.pending)
+    facts = (upstreams.rows, scenarios.learns, ports.heads.pending)
     status = SystemStatus(health, table, services, *facts)
     gateway = Gateway(edge, handlers, scenarios, fanout, rejections, status)
+    health.facts["not_routed"] = routes.faults
     made_at = int(health.started_at)
-    proposals = Proposals(ports.log, ports.key_store)
-    shown = (fanout, rejections, made_at, contents, proposals)
+    shown = (fanout, rejections, made_at, contents, Proposals(ports.log, ports.key_store))
     desk = Desk(intake, scenarios, ports.reads, status, *shown)
     edge.control = control_app(desk, health, lifespan(gateway))
     return gateway

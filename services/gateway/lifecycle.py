@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from redis.asyncio import Redis
 
+from reefcommon.config import ServeConfig
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
 from reefcommon.settings import SystemSettings
@@ -29,6 +30,7 @@ from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
 from services.gateway.upstream.experience import ExperienceReads
 from services.gateway.upstream.rotation import RotationFollower
+from services.gateway.upstream.upstreams import providers_of
 
 log = structlog.get_logger()
 
@@ -50,8 +52,10 @@ class Adapters(Ports):
     heads_client: Redis
 
     @classmethod
-    def of(cls, system: SystemSettings, settings: Settings) -> "Adapters":
-        """Build the adapters. None is connected yet."""
+    def of(
+        cls, system: SystemSettings, settings: Settings, config: ServeConfig | None = None
+    ) -> "Adapters":
+        """Build the adapters. None is connected yet. Raises BadConfig."""
         bodies = FilesystemBodies(system.state_dir / "bodies")
         broker = KafkaRecordLog(
             system.kafka_bootstrap,
@@ -86,6 +90,11 @@ class Adapters(Ports):
             rotation=RotationFollower(RedisRotation(client).apart, system.engines, engines.nodes),
             heads_client=client,
             artifacts=open_artifact_store(system),
+            providers=providers_of(
+                config,
+                connect_timeout_s=settings.connect_timeout_s,
+                max_answer_bytes=settings.max_answer_bytes,
+            ),
         )
 
 
@@ -175,6 +184,8 @@ class Lifecycle:
         await outside.log.broker.stop()
         await outside.log.spool.close()
         await outside.engines.stop()
+        for provider in outside.providers.values():
+            provider.close()
         outside.reads.stop()
         await outside.key_store.stop()
         if limits is not None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from reefcommon.errors import ReefError
 from reefcommon.events import (
     BodyRef,
+    CandidateProposed,
     PromoteRequested,
     ReleasePublished,
     ReleaseRejected,
@@ -17,7 +18,7 @@ from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 
 News = ReleasePublished | ReleaseRejected
-Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
+Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested | CandidateProposed
 
 
 class NotDurable(ReefError):
@@ -126,4 +127,7 @@ class CommandBus(Protocol):
     """Sends commands."""
 
     async def submit(self, command: Command, *, timeout_s: float) -> News:
-        """The release event that names this command. Raises TimeoutError, NotDurable."""
+        """The release event that names this command or candidate.
+
+        Raises TimeoutError, NotDurable.
+        """

@@ -33,6 +33,8 @@ class Handlers:
     async def on_evaluated(self, event: events.CandidateEvaluated) -> None:
         """Publish a winner, keep it for review, or report that it is not published."""
         candidate, evaluation = event.candidate, event.evaluation
+        if event.joined is not None:
+            return  # the other's verdict brings both
         known = await self.works.get(event.scenario, candidate.event_id)
         if known is not None and not _evaluated_again(known, event):
             await self._continue(known, event)
@@ -42,6 +44,7 @@ class Handlers:
             scenario=event.scenario,
             candidate_id=candidate.event_id,
             candidate=candidate,
+            partner=event.partner,
             evaluation=evaluation,
         )
         if evaluation.verdict != "select":
@@ -61,7 +64,8 @@ class Handlers:
             return
         work = work.to("evaluated", release=release)
         own = bound(self.config, event.scenario, candidate.lineage.recipe)
-        if releases.needs_review(self.config, event.scenario, own):
+        by_hand = candidate.kind == "routing" and not candidate.lineage.recipe
+        if not by_hand and releases.needs_review(self.config, event.scenario, own):
             await self._keep_for_review(work, release)
             return
         await self.runner.run(await self.runner.begin(work))

@@ -27,6 +27,7 @@ from reefkit.telemetry import current_traceparent
 from services.publisher.domain import releases
 from services.publisher.domain.work import NotPublished, Outcome, Work
 from services.publisher.fleet import Fleet, LoadedNames
+from services.publisher.routing import Routed
 
 log = structlog.get_logger()
 
@@ -60,8 +61,12 @@ class WorkRunner:
     drain_s: float = 10.0
     # The deadline of a publication whose nodes, or whose artifact, do not answer.
     within_s: float = 120.0
+    routed: Routed = field(init=False)
     _running: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _residency: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "routed", Routed(self.heads, self.fleet))
 
     async def begin(self, work: Work) -> Work:
         """Save new work before its first effect. Returns the saved work if there is one."""
@@ -109,7 +114,9 @@ class WorkRunner:
         on_stale = self.on_stale(work.scenario, candidate.lineage.recipe)
         if not may_be_compared(on_stale, base, head, candidate.kind):
             return False
-        await self.events.publish(candidate, topics.CANDIDATES)
+        # A partner is judged with it again, or alone.
+        for each in filter(None, (candidate, work.partner)):
+            await self.events.publish(each, topics.CANDIDATES)
         await self.works.save(work.to("requeued"))
         _log(work).info("candidate_requeued")
         return True
@@ -130,12 +137,21 @@ class WorkRunner:
         # Works are read before the chain: one that moves between the two meanwhile is seen.
         works = [work for work in await self.works.live() if work.scenario == scenario]
         live = [work for work in works if work.work_id != but and work.release]
-        chain = await self.heads.chain(scenario, limit=self.resident_adapters)
+        chain = await self.chain(scenario)
+        planned = [work.planned for work in live]
+        routed = [one for each in planned for one in await self.routed.named(each)]
         moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
         # Requests may still name an adapter shortly after the base weights have changed.
         drained = chain if moved_s < self.drain_s else []
         kept = releases.resident(chain)
-        return kept | releases.adapters_of([*drained, *(work.planned for work in live)])
+        return kept | releases.adapters_of([*drained, *planned, *routed])
+
+    async def chain(self, scenario: str) -> list[Release]:
+        """Return the releases that stay loaded: the newest, then those that the head routes to."""
+        chain = await self.heads.chain(scenario, limit=self.resident_adapters)
+        routed = await self.routed.named(chain[0]) if chain else []
+        there = {release.release_id for release in chain}
+        return [*chain, *(one for one in routed if one.release_id not in there)]
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
         return frozenset(
@@ -151,6 +167,11 @@ class WorkRunner:
         try:
             if KINDS[release.kind].staged:
                 await self.fleet.fetch(work.scenario, release.content_id)
+            if release.partner is not None:
+                await self.fleet.fetch(work.scenario, release.partner.content_id)
+            if release.kind == "routing":
+                for one in await self.routed.admit(release):
+                    await self.fleet.stage(work.scenario, releases.needed(one))
             if releases.needs_nodes(release):
                 nodes = await self.fleet.stage(work.scenario, releases.needed(release))
         except Unavailable as error:
@@ -244,6 +265,10 @@ class WorkRunner:
         about = {name: getattr(work, name) for name in ("candidate_id", "command_id", "evaluation")}
         said = {"outcome": outcome, "reason": reason}
         await self.emit(ReleaseRejected, event_id, work.scenario, **said, **about)
+        if (partner := work.partner) is not None:
+            event_id = "rej-" + digest("rejected", work.scenario, partner.event_id)
+            about["candidate_id"] = partner.event_id
+            await self.emit(ReleaseRejected, event_id, work.scenario, **said, **about)
 
     async def emit(self, kind: type[Event], event_id: str, scenario: str, **fields: Any) -> None:
         """Publish an event of the release log."""

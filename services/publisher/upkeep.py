@@ -113,11 +113,8 @@ class Upkeep:
         return await self._read_chains()
 
     async def _read_chains(self) -> Chains:
-        keep = self.runner.resident_adapters
-        chains = {
-            scenario: await self.heads.chain(scenario, limit=keep)
-            for scenario in await self.heads.scenarios()
-        }
+        names = await self.heads.scenarios()
+        chains = {scenario: await self.runner.chain(scenario) for scenario in names}
         for scenario, chain in chains.items():
             if await self.heads.head(scenario) is None or not chain:
                 raise Damaged(f"the head and the chain of {scenario!r} do not fit together")

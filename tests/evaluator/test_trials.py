@@ -192,10 +192,13 @@ async def test_a_mistake_of_ours_becomes_a_verdict_at_last(world: World) -> None
     """A dead letter instead would leave the trainer without an answer."""
     process = await world.process()
 
-    async def broken(_candidate: CandidateProposed) -> None:
+    async def broken(*_candidates: CandidateProposed) -> None:
         raise KeyError("oh")
 
-    object.__setattr__(process.trials, "judge", type("J", (), {"judge": staticmethod(broken)})())
+    async def alone(*_candidates: object) -> None: ...
+
+    fake = type("J", (), {"judge": staticmethod(broken), "partner": staticmethod(alone)})()
+    object.__setattr__(process.trials, "judge", fake)
     await process.on_candidate(candidate())
     await process.trials.settled()
     for _ in range(5):

@@ -110,6 +110,7 @@ class Loop:
     node: EpisodeNode
     engine: StubEngine
     trials: Trials
+    hosts: tuple[host.Handlers, host.Handlers]
     seen: list[Event] = field(default_factory=list)
 
     async def ask(self) -> httpx.Response:
@@ -117,16 +118,16 @@ class Loop:
             "/v1/chat/completions", json={"model": "reef", "messages": MESSAGES}
         )
 
-    async def report(self, receipt: str) -> None:
-        body = {"references": [receipt], "score": 0.0, "feedback": WISH}
+    async def report(self, receipt: str, wish: str = WISH) -> None:
+        body = {"references": [receipt], "score": 0.0, "feedback": wish}
         response = await self.http.post("/reef/report", json=body)
         assert response.status_code == 202, response.text
 
 
 @asynccontextmanager
-async def running(home: Path) -> AsyncIterator[Loop]:
+async def running(home: Path, text: str = CONFIG) -> AsyncIterator[Loop]:
     """All services, until the block ends."""
-    config = parse(CONFIG)
+    config = parse(text)
     system = SystemSettings(state_dir=home)
     broker = kafka_broker(system, "flow")
     events = KafkaPublisher(broker)
@@ -170,7 +171,7 @@ async def running(home: Path) -> AsyncIterator[Loop]:
         opened.push_async_callback(judges.trials.close)
         url = await opened.enter_async_context(serving(gateway.app))
         http = await opened.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
-        yield Loop(http, heads, node, engine, judges.trials, seen)
+        yield Loop(http, heads, node, engine, judges.trials, hosts, seen)
 
 
 def job_hosts(
@@ -179,7 +180,7 @@ def job_hosts(
     """Trainer and harness, each with a job store of its own."""
 
     def weights(binding: Any, kit: Kit) -> WeightExecutor:
-        (model := kit.home / "model").mkdir()
+        (model := kit.home / "model").mkdir(exist_ok=True)
         process = InProcess(binding, model, Mortal(), [])
         states = SavedStates(kit.home / "states")
         return WeightExecutor(binding, kit, states, process, kept_states=2)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
+from services.gateway.upstream.providers import Provider
 from tests.fakes.artifacts import MemoryArtifactStore
 
 from .fakes import (
@@ -130,6 +131,7 @@ async def bench_of(
     artifacts: MemoryArtifactStore | None = None,
     state_dir: Path = Path(".reef"),
     config: ServeConfig | None = None,
+    providers: Mapping[str, Provider] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway with these settings. `default` is served by the base model; each fault is a scenario whose adapter has its name."""
@@ -162,7 +164,11 @@ async def bench_of(
         gateway = assemble(
             Settings(**settings),
             system,
-            Ports(log, bodies, engines, heads, key_store, reads, commands, artifacts=artifacts),
+            Ports(
+                *(log, bodies, engines, heads, key_store, reads, commands),
+                artifacts=artifacts,
+                providers=providers or {},
+            ),
             access=access or Access(),
             config=config or CONFIG,
             lifespan=lifespan,

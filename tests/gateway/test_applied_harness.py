@@ -25,14 +25,14 @@ class Applied:
     def __init__(self, bench: Bench, store: MemoryArtifactStore, folder: Path) -> None:
         self.bench, self.store, self.folder = bench, store, folder
 
-    def publish(self, number: int, text: str, scenario: str = "default") -> Release:
+    def publish(self, number: int, text: str, scenario: str = "default", **fields: Any) -> Release:
         tree = self.folder / f"{scenario}-{number}"
         tree.mkdir()
         write_tree((Entry("r", "rules", {"text": text}),), tree)
         manifest = describe(tree, "harness")
         self.store.put(tree, manifest, scenario)
         contents = {"base": "base", "harness": manifest.content_id}
-        row = release(scenario, number, None).model_copy(update={"contents": contents})
+        row = release(scenario, number, None).model_copy(update={"contents": contents} | fields)
         self.bench.heads.chains.setdefault(scenario, []).insert(0, row)
         self.bench.gateway.scenarios.table.publish(row)
         return row
@@ -109,6 +109,19 @@ async def test_a_session_keeps_the_harness_that_it_began_with(system: Applied) -
     assert await system.sent(x_reef_tag_session="one") == first
     assert await system.sent(x_reef_tag_session="before") == CHAT
     assert "Be long." in (await system.sent(x_reef_tag_session="two"))[0]["content"]
+
+
+async def test_the_record_has_the_load_of_the_sessions_own_harness(system: Applied) -> None:
+    """A recipe for weights may refuse samples of before a skill by it."""
+    system.publish(1, "Be brief.", loads={"weights": "i:0", "harness": "i:1"})
+    await system.sent(x_reef_tag_session="one")
+    system.publish(2, "Be long.", loads={"weights": "i:4", "harness": "i:2"})
+    await system.sent(x_reef_tag_session="one")
+    await system.sent(x_reef_tag_session="two")
+    await system.sent()
+    loads = [record.loads for record in system.bench.log.records]
+    assert [row["harness"] for row in loads] == ["i:1", "i:1", "i:2", "i:2"]
+    assert [row["weights"] for row in loads] == ["i:0", "i:4", "i:4", "i:4"]
 
 
 async def test_after_the_last_user_message(user_end: Applied) -> None:

@@ -243,9 +243,8 @@ KNOWN: dict[str, tuple[Kind, bytes]] = {}
 
 
 def _files(kind: Kind, data: bytes) -> dict[str, str]:
-    return {
-        "model.safetensors" if kind == "checkpoint" else "file": hashlib.sha256(data).hexdigest()
-    }
+    name = {"checkpoint": "model.safetensors", "routing": "routing.json"}.get(kind, "file")
+    return {name: hashlib.sha256(data).hexdigest()}
 
 
 def safetensors(**tensors: float) -> bytes:

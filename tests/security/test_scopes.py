@@ -58,6 +58,8 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("POST", "/reef/scenarios/{scenario}/rollback"): "admin",
     ("POST", "/reef/scenarios/{scenario}/promote"): "admin",
     ("POST", "/reef/scenarios/{scenario}/candidates"): "admin",
+    ("POST", "/reef/scenarios/{scenario}/routing"): "admin",
+    ("GET", "/reef/releases"): "read",
     ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
     ("GET", "/metrics"): None,
@@ -81,6 +83,7 @@ BODIES: dict[str, Any] = {
     "/reef/scenarios/{scenario}/rollback": {"release_id": "rel-mine-0"},
     "/reef/scenarios/{scenario}/promote": {"release_id": "rel-mine-0"},
     "/reef/scenarios/{scenario}/candidates": {"kind": "solution", "files": {"a.py": "eA=="}},
+    "/reef/scenarios/{scenario}/routing": {"shares": {"rel-mine-0": 0.1}},
 }
 ALL_SCOPES = ("infer", "report", "read", "admin")
 
@@ -202,6 +205,7 @@ def nothing_of_it(answer: Any) -> None:
 SEEN_FROM_ELSEWHERE: dict[str, Any] = {
     "/reef/records/{record_id}": hidden,
     "/reef/scenarios": nothing_of_it,
+    "/reef/releases": nothing_of_it,
     "/reef/status": nothing_of_it,
     "/status": nothing_of_it,
     "/v1/models": nothing_of_it,

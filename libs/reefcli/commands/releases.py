@@ -180,9 +180,20 @@ def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """Return a release as cells of a table."""
     marks = {"serving": row["current"], "stale": row.get("stale"), "pending": row["pending"]}
     mark = next((name for name, holds in marks.items() if holds), "")
+    mark = " ".join(filter(None, (mark, traffic(row))))
     found = "; ".join(filter(None, (row.get("stale_reason"), evidence(row))))
     when, parent = ago(row["created_at"]), row["parent_id"] or ""
     return row["release_id"], mark, row["operation"], row["kind"], when, found, parent
+
+
+def traffic(row: dict[str, Any]) -> str:
+    """The sessions that a release gets, if a routing policy shares them."""
+    gets = row.get("traffic") or {}
+    share = gets.get("share", 0.0)
+    rules = [f"{rule['tag']}={rule['value']}" for rule in gets.get("rules", ())]
+    if share == 1 and not rules:
+        return ""
+    return " ".join([f"{100 * share:.3g} %" if share or gets else "", *rules]).strip()
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:

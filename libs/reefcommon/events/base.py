@@ -6,7 +6,9 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 Kind = Literal["base", "lora", "checkpoint", "harness", "routing", "solution"]
-Operation = Literal["creation", "training", "harness", "manual", "rollback", "promote", "recovery"]
+Operation = Literal[
+    "creation", "training", "harness", "routing", "manual", "rollback", "promote", "recovery"
+]
 Outcome = Literal["ok", "aborted", "failed", "upstream_incomplete"]
 Verdict = Literal["select", "reject", "evaluation_failed"]
 Policy = Literal[

@@ -143,11 +143,17 @@ class Evaluation(Value):
 
 
 class CandidateEvaluated(Event):
-    """The verdict on a candidate. `event_id` is a digest of candidate and head."""
+    """The verdict on a candidate. `event_id` is a digest of candidate and head.
+
+    `partner`: the harness that was judged together with it; both become one release.
+    `joined`: it is such a partner, and the candidate with this id stands for both.
+    """
 
     type: Literal["candidate.evaluated.v1"] = "candidate.evaluated.v1"
     candidate: CandidateProposed
     evaluation: Evaluation
+    partner: CandidateProposed | None = None
+    joined: str | None = None
 
 
 Learning = Annotated[StepCompleted | SampleRefused, Field(discriminator="type")]

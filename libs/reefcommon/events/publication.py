@@ -8,6 +8,14 @@ from reefcommon.events.base import Event, Kind, Operation, Value
 from reefcommon.events.learning import Evaluation, Lineage
 
 
+class Partner(Value):
+    """A content that was judged, and became a release, together with another."""
+
+    candidate_id: str
+    kind: Kind
+    content_id: str
+
+
 class Release(Value):
     """A link of a scenario's append-only chain.
 
@@ -27,6 +35,7 @@ class Release(Value):
     loads: dict[str, str] = {}
     adapter: str | None = None
     candidate_id: str | None = None
+    partner: Partner | None = None
     metrics: dict[str, float] = {}
     evaluation: Evaluation | None = None
     lineage: Lineage = Lineage()

@@ -30,7 +30,7 @@ class Admission:
         fresh: list[Unit] = []
         taken: set[str] = set()
         for sample in waiting:
-            reason = self._unusable(sample, used)
+            reason = self._unusable(sample, used, head)
             if reason is not None:
                 refused.append((sample, reason, None))
             elif not self.executor.once_per_record or taken.isdisjoint(sample.record_ids):
@@ -46,8 +46,8 @@ class Admission:
             return Decision((), (*refused, *culprits))
         return Decision(decision.batch, (*refused, *decision.refused))
 
-    def _unusable(self, sample: Unit, used: set[str]) -> str | None:
-        if (reason := unusable(self.binding, sample)) is not None:
+    def _unusable(self, sample: Unit, used: set[str], head: Release) -> str | None:
+        if (reason := unusable(self.binding, sample, head)) is not None:
             return reason
         if self.executor.once_per_record and not used.isdisjoint(sample.record_ids):
             return ALREADY_TRAINED

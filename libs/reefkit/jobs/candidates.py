@@ -69,8 +69,8 @@ class Candidates:
         return await self._abort(job, f"on_stale: merge, but {self._kind} has changed")
 
     async def pass_by(self, job: Job, head: Release | None) -> bool:
-        """pending -> aborted, if the head has moved."""
-        if head is None or head.release_id == job.base_release_id:
+        """pending -> aborted, if its own kind has moved: then it can never be promoted."""
+        if head is None or not model.own_kind_moved(job, head, self._kind):
             return self._context.wait("waiting for a person to decide on its candidate")
         return await self._abort(job, f"the head moved to {head.release_id} while this waited")
 

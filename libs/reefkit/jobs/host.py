@@ -23,7 +23,7 @@ from reefkit.bus import route
 from reefkit.jobs.claims import objection
 from reefkit.jobs.context import Kit
 from reefkit.jobs.loop import HostLoop
-from reefkit.jobs.model import candidate_in
+from reefkit.jobs.model import candidates_in
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import Executor
 from reefkit.jobs.retention import RejectedContents, Retention
@@ -70,7 +70,7 @@ class Handlers:
         # The head first: a loop that sees the verdict must see the head that it made.
         if isinstance(event, ReleasePublished):
             await asyncio.to_thread(self.store.advance, event.release)
-        if (candidate := candidate_in(event)) is not None:
+        for candidate in candidates_in(event):
             job = await asyncio.to_thread(self.store.of_candidate, candidate)
             for loop in loops:
                 if job is not None:

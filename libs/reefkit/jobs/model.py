@@ -153,15 +153,19 @@ def _base(head: Release, kind: Kind) -> dict[str, Any]:
     return {"base_release_id": head.release_id, **served}
 
 
-def candidate_in(publication: Publication) -> str | None:
+def candidates_in(publication: Publication) -> list[str]:
+    """Return the candidates that a publication decides on: two if they were judged together."""
     match publication:
-        case Published():
-            return publication.release.candidate_id
-        case ReleasePending():
-            return publication.release.candidate_id or publication.event_id
+        case Published() | ReleasePending():
+            release = publication.release
+            partner = release.partner.candidate_id if release.partner is not None else None
+            pending = publication.event_id if isinstance(publication, ReleasePending) else None
+            found = [release.candidate_id or pending, partner]
         case Rejected():
-            return publication.candidate_id
-    return None
+            found = [publication.candidate_id]
+        case _:
+            found = []
+    return [candidate for candidate in found if candidate]
 
 
 def evaluation_in(publication: Publication) -> events.Evaluation | None:

@@ -140,7 +140,8 @@ def content(
         "session_id": last.place.session_id if len(sessions) == 1 else None,
         "tags": {key: value for event in events for key, value in event.tags.items()},
         # The oldest load counts for all turns: its staleness is the unit's.
-        **{name: getattr(oldest, name) for name in ("release_id", "load_id", "loads")},
+        **{name: getattr(oldest, name) for name in ("release_id", "load_id")},
+        "loads": _with_oldest_harness(oldest.loads, events),
         "metadata": {
             **({} if len(loads) == 1 else {"reef_load_ids": list(loads)}),
             **_template_options(last.request),
@@ -172,11 +173,22 @@ def turn_of(record: Record) -> Turn:
     return Turn(event.prompt_token_ids, answer.token_ids, answer.logprobs, kind)
 
 
+def _with_oldest_harness(
+    loads: dict[str, str], events: Sequence[InferenceRecorded]
+) -> dict[str, str]:
+    found = min((event.loads.get("harness", "") for event in events), key=_place)
+    return {**loads, "harness": found} if loads and found else loads
+
+
 def _age(event: InferenceRecorded) -> tuple[int, str]:
+    return _place(event.load_id)
+
+
+def _place(load_id: str | None) -> tuple[int, str]:
     # Sequences are compared within an incarnation. A missing load counts as the oldest: else the
     # staleness of the turn beside it would count for both.
     try:
-        load = ids.LoadId.parse(event.load_id or "")
+        load = ids.LoadId.parse(load_id or "")
     except ValueError:
         return -1, ""
     return load.sequence, load.incarnation

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from reefcommon.events import PromoteRequested, Release, RollbackRequested
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
+from reefcommon.routing import RoutingPolicy
 from services.gateway.control.candidates import candidate_routes
 from services.gateway.control.contents import content_routes
 from services.gateway.control.desk import Desk, Scenario
@@ -72,6 +73,12 @@ class ReleaseChoice(BaseModel):
     reason: str = Field("", max_length=2000)
 
 
+class Routing(RoutingPolicy):
+    """Body of `POST …/routing`: the policy, and why."""
+
+    reason: str = Field("", max_length=2000)
+
+
 def control_routes(desk: Desk) -> list[BaseRoute]:
     """Return all control routes, and the descriptions of the hot paths."""
     parts = (
@@ -85,17 +92,18 @@ def control_routes(desk: Desk) -> list[BaseRoute]:
 def _models(desk: Desk) -> APIRouter:
     routes = APIRouter(tags=["inference"])
     name = desk.intake.base_model
-    row = {"id": name, "object": "model", "created": desk.started_at, "owned_by": "reef"}
+    shown = {"object": "model", "created": desk.started_at, "owned_by": "reef"}
+    rows = {each: {"id": each, **shown} for each in (name, *desk.intake.mapped)}
 
     @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
     async def models() -> Response:
-        return _json({"object": "list", "data": [row]})
+        return _json({"object": "list", "data": [*rows.values()]})
 
     @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
     async def model(model: str) -> Response:
-        if model != name:
+        if model not in rows:
             raise model_not_found(model, name)
-        return _json(row)
+        return _json(rows[model])
 
     return routes
 
@@ -167,6 +175,19 @@ def _commands(desk: Desk) -> APIRouter:
     @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
     async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
         return await chosen(PromoteRequested, scenario, body, request)
+
+    @routes.post("/scenarios/{scenario}/routing", dependencies=[Depends(desk.allow("admin"))])
+    async def routing(scenario: Scenario, body: Routing, request: Request) -> Response:
+        """Share the sessions of a scenario among releases, from the next request on."""
+        policy = RoutingPolicy(shares=body.shares, rules=body.rules)
+        release = await desk.scenarios.route(scenario, policy, body.reason, _trace(request))
+        return _json(release_row(release, current=True))
+
+    @routes.get("/releases")
+    async def traffic(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        """Say which releases get which sessions, by scenario."""
+        heads = [head for head in desk.scenarios.table.heads() if grant.sees(head.scenario)]
+        return _json({"data": [await _traffic_row(desk, head) for head in heads]})
 
     return routes
 
@@ -243,6 +264,14 @@ def _operations(desk: Desk) -> APIRouter:
 def _scenario_row(desk: Desk, head: Release) -> dict[str, Any]:
     row = release_row(head, current=True)
     return {"scenario": head.scenario, "learns": desk.scenarios.learns(head.scenario), "head": row}
+
+
+async def _traffic_row(desk: Desk, head: Release) -> dict[str, Any]:
+    rows = await desk.scenarios.traffic(head)
+    gets = [{"release_id": release_id, **row} for release_id, row in rows.items()]
+    faults = desk.scenarios.not_routed(head.scenario)
+    about = {"head": head.release_id, "policy": head.contents.get("routing")}
+    return {"scenario": head.scenario, **about, "traffic": gets, "not_routed": faults}
 
 
 def _trace(request: Request) -> str:

@@ -1,15 +1,19 @@
 """Scenarios as the API shows them: releases, commands, and the contract with their clients."""
 
 import asyncio
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from reefcommon.artifacts import ArtifactStore, describe
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
 from reefcommon.errors import Damaged, Unavailable
 from reefcommon.events import (
+    CandidateProposed,
     PromoteRequested,
     Release,
     ReleaseRejected,
@@ -19,9 +23,11 @@ from reefcommon.events import (
 )
 from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, may_follow
+from reefcommon.routing import RoutingPolicy, write_policy
 from services.gateway.domain.errors import ApiError, no_scenario
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.ports import Command, CommandBus, NotDurable
+from services.gateway.upstream.routes import Routes
 
 log = structlog.get_logger()
 
@@ -49,6 +55,9 @@ class Scenarios:
     commands: CommandBus
     config: ServeConfig | None
     command_timeout_s: float = 30.0
+    # put in when the gateway is composed
+    routes: Routes | None = None
+    artifacts: ArtifactStore | None = None
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
@@ -93,9 +102,33 @@ class Scenarios:
             release_row(release, pending=True, stale_reason=await self._obstacle(release, head))
             for release in reversed(pending)
         ]
-        return waiting + [
+        rows = waiting + [
             release_row(release, current=position == 0) for position, release in enumerate(chain)
         ]
+        traffic = await self.traffic(head) if head is not None else {}
+        return [{**row, "traffic": traffic.get(row["release_id"])} for row in rows]
+
+    async def traffic(self, head: Release) -> dict[str, dict[str, Any]]:
+        """Return the share of sessions and the rules of each release that gets some."""
+        if self.routes is None:
+            return {head.release_id: {"share": 1.0, "rules": []}}
+        return await self.routes.traffic(head)
+
+    def not_routed(self, scenario: str) -> dict[str, str]:
+        """Return why sessions of a release get the head instead, by release."""
+        return {} if self.routes is None else self.routes.faults().get(scenario, {})
+
+    async def route(
+        self, scenario: str, policy: RoutingPolicy, reason: str, traceparent: str
+    ) -> Release:
+        """Serve by a routing policy from the next request on. Raises ApiError, Unavailable."""
+        self.exists(scenario)
+        head = await self.heads.head(scenario)
+        if head is None or self.artifacts is None:
+            words = "A routing policy needs an artifact store and a head release."
+            raise ApiError(503, words, code="scenario_not_ready", retry_after_s=5)
+        candidate = await asyncio.to_thread(_stored, self.artifacts, head, policy, reason)
+        return await self._submit(candidate.model_copy(update={"traceparent": traceparent}))
 
     async def _obstacle(self, pending: Release, head: Release | None) -> str:
         parent = await self.heads.release(pending.scenario, pending.parent_id or "")
@@ -165,9 +198,12 @@ class Scenarios:
     ) -> Release:
         # the publisher gets the command, and answers with the release that comes of it
         command_id, at = f"cmd-{time_ordered_hex()}", utc_now()
-        command = kind(
-            event_id=command_id, at=at, scenario=scenario, traceparent=traceparent, **about
+        return await self._submit(
+            kind(event_id=command_id, at=at, scenario=scenario, traceparent=traceparent, **about)
         )
+
+    async def _submit(self, command: Command) -> Release:
+        command_id, scenario = command.event_id, command.scenario
         try:
             news = await self.commands.submit(command, timeout_s=self.command_timeout_s)
         except NotDurable:
@@ -215,6 +251,24 @@ class Scenarios:
             },
             "report": {"endpoint": "POST /reef/report", "headers": header, "body": _REPORT},
         }
+
+
+def _stored(
+    artifacts: ArtifactStore, head: Release, policy: RoutingPolicy, reason: str
+) -> CandidateProposed:
+    with tempfile.TemporaryDirectory(prefix="reef-routing-") as folder:
+        tree = Path(folder)
+        write_policy(policy, tree)
+        content = artifacts.put(tree, describe(tree, "routing"), head.scenario)
+    return CandidateProposed(
+        event_id=f"cnd-{time_ordered_hex()}",
+        at=utc_now(),
+        scenario=head.scenario,
+        kind="routing",
+        content_id=content,
+        base_release_id=head.release_id,
+        reason=reason,
+    )
 
 
 def release_row(

@@ -103,7 +103,7 @@ def model_not_found(model: str, served: str) -> ApiError:
     """404: another model is asked for than the gateway serves."""
     words = (
         f"The model {model[:80]!r} does not exist; this gateway serves {served!r}. "
-        "The setting gateway.model_aliases lets it answer to further names."
+        "The settings gateway.model_aliases and serving.model_map let it answer to further names."
     )
     return ApiError(404, words, code="model_not_found", param="model")
 

@@ -77,19 +77,32 @@ class Exchange:
     record_id: str = ""
     sampling: dict[str, Any] | None = None
     release: Release | None = None
+    loads: dict[str, str] = field(default_factory=dict)  # if they are not the release's
     # the change that the harness made to the messages, for the record
     harness: AppliedHarness | None = None
     # the format that the client spoke, if it was not a chat's
     dialect: str = ""
     pinned: bool = False
+    # the head and its model, if a routing policy has chosen another release
+    head: tuple[Release, str] | None = None
     model: str = ""
     engine: str = ""
+    provider: str = ""  # the entry of `models:` that answered, if no node did
     digest: str | None = None
     keyed: bool = False
     still_mine: Callable[[], Awaitable[bool]] | None = None
     upstream: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     charge: Charge | None = None
+
+    def fall_to_head(self) -> None:
+        """Ask the head instead of the release that a policy has chosen."""
+        assert self.head is not None
+        (self.release, self.model), self.head = self.head, None
+        self.loads = {}
+        self.asked = self.asked._replace(fingerprint=self.release.release_id)
+        self.upstream = orjson.dumps({**orjson.loads(self.upstream), "model": self.model})
+        self.use_receipt(self.record_id)
 
     def use_receipt(self, record_id: str) -> None:
         """Set the receipt, and the headers with receipt, release and session."""
@@ -276,18 +289,3 @@ def truth(value: object, name: str) -> bool:
         return _TRUTH.validate_python(value) is True
     except ValidationError:
         raise invalid(name, f"'{name}' must be a boolean.") from None
-
-
-def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
-    """Return the request for the engine, with its model name and the record's fields."""
-    body = {**decoded, "model": exchange.model}
-    if not body.get("priority"):
-        body.pop("priority", None)
-    if exchange.capture:
-        body["return_token_ids"] = True
-        if not exchange.asked.logprobs and body.get("top_logprobs") in (None, 0):
-            body["logprobs"] = True if exchange.api == "chat.completions" else 1
-        options = body.get("stream_options")
-        if exchange.asked.stream and (options is None or isinstance(options, dict)):
-            body["stream_options"] = {**(options or {}), "include_usage": True}
-    return orjson.dumps(body)

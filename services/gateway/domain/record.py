@@ -31,6 +31,9 @@ class Ending(NamedTuple):  # made faster than a frozen dataclass
 INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
 
 
+_NO_TOKENS: dict[str, list[Any]] = {"token_ids": [], "logprobs": [], "weight_versions": []}
+
+
 def body_of(x: Exchange, end: Ending) -> bytes:
     """Return request and response as a JSON object, if they are too large for the event."""
     return orjson.dumps(
@@ -64,8 +67,9 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
         event["caller"] = x.caller
     if x.release is not None:
         event["release_id"] = x.release.release_id
-        event["load_id"] = x.release.load_id
-        event["loads"] = x.release.loads
+        if not x.provider and x.release.load_id:
+            event["load_id"] = x.release.load_id
+            event["loads"] = x.loads or x.release.loads
     if x.dialect:
         event["dialect"] = x.dialect
     if x.harness is not None:
@@ -77,6 +81,10 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
     else:
         event["request"] = orjson.Fragment(x.raw)
     _add_ending(event, end, whole=claim is None)
+    if x.provider and end.captured is not None:
+        # Tokens of another model: nothing may train on them.
+        event["prompt_token_ids"] = []
+        event["completions"] = [{**one, **_NO_TOKENS} for one in end.captured.completions]
     return orjson.dumps(event)
 
 

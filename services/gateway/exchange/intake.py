@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,13 @@ from services.gateway.domain.exchange import (
     shard_for,
     tags_of,
     truth,
-    upstream_body,
 )
 from services.gateway.domain.report import check_scenario
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sampling import requested
+from services.gateway.domain.upstream_body import upstream_body
 from services.gateway.upstream.harnesses import Harnesses
+from services.gateway.upstream.routes import Routes
 
 DEFAULT = "default"
 _TRACEPARENT = re.compile(rb"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -43,9 +44,11 @@ class Intake:
     # makes a scenario exist and returns its head, or None if that takes long
     create: Callable[[str], Awaitable[Release | None]]
     harnesses: Harnesses
+    routes: Routes
     implicit_scenarios: bool = False
-    # further names of the model
+    # further names of the model, and of other models that answer
     aliases: tuple[str, ...] = ()
+    mapped: Collection[str] = ()
 
     async def exchange(
         self,
@@ -65,13 +68,17 @@ class Intake:
             del body  # not kept decoded during the wait
             head = await self._missing(scenario)
             body = self._parse(api, raw)
-        pin = headers.get(b"x-reef-release-id")
-        release = head if pin is None else self._pinned(scenario, pin.decode("latin-1"))
         tags, session_tag = tags_of(raw_headers, headers)
         capture = flag_of(headers, "x-reef-capture", default=True) and api != "embeddings"
         key = client_key(headers) if capture else None
         caller = caller_of(grant.bearer, body)
         shard = shard_for(api, scenario, session_tag, body, caller)
+        pin = headers.get(b"x-reef-release-id")
+        if pin is not None:
+            release: Release | None = self._pinned(scenario, pin.decode("latin-1"))
+        elif (release := head) is not None and api != "embeddings":
+            # a conversation without a tag is known by its beginning
+            release = await self.routes.release(release, session_tag or shard, tags)
         adapter = release.adapter if release and api != "embeddings" else None
         exchange = Exchange(
             api=api,
@@ -96,6 +103,9 @@ class Intake:
         )
         if api == "chat.completions" and flag_of(headers, "x-reef-harness", default=True):
             exchange.harness = await self.harnesses.add(body, release, session_tag)
+            exchange.loads = self.harnesses.loads(release, session_tag)
+        if head is not None and release is not head and pin is None:
+            exchange.head = head, head.adapter or self.base_model
         exchange.upstream = upstream_body(exchange, body)
         exchange.use_receipt(key or new_record_id(shard))
         return exchange
@@ -103,7 +113,9 @@ class Intake:
     def _parse(self, api: Api, raw: bytes) -> dict[str, Any]:
         body = parse(api, raw)
         model = body.get("model")
-        if model and model != self.base_model and not {model, "*"} & {*self.aliases}:
+        if not model or model == self.base_model or model in self.mapped:
+            return body
+        if not {model, "*"} & {*self.aliases}:
             raise model_not_found(model, self.base_model)
         return body
 

@@ -10,7 +10,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
+from reefcommon.events import (
+    CandidateProposed,
+    Event,
+    Learning,
+    Publication,
+    ReleasePublished,
+    ReleaseRejected,
+)
 from reefkit.bodies import FilesystemBodies, whole_value
 from services.gateway.domain.log_event import log_event
 from services.gateway.log.kafka import KafkaRecordLog
@@ -26,6 +33,12 @@ OnEvent = Callable[[Event, bool], None]
 and after an error some events come again."""
 PAST = 500
 STOP_TIMEOUT_S = 5.0
+
+
+def _candidate_in(event: ReleasePublished | ReleaseRejected) -> str | None:
+    if isinstance(event, ReleasePublished):
+        return event.release.candidate_id
+    return event.candidate_id
 
 
 class ReleaseTail:
@@ -46,7 +59,9 @@ class ReleaseTail:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.listening.wait()
-                await self._log.append(log_event(topics.COMMANDS, command, command.scenario))
+                proposes = isinstance(command, CandidateProposed)
+                topic = topics.CANDIDATES if proposes else topics.COMMANDS
+                await self._log.append(log_event(topic, command, command.scenario))
                 return await future
         finally:
             del self._waiting[command.event_id]
@@ -120,6 +135,6 @@ class ReleaseTail:
             return
         on_event(event, new)
         if new and isinstance(event, ReleasePublished | ReleaseRejected):
-            future = self._waiting.get(event.command_id or "")
+            future = self._waiting.get(event.command_id or _candidate_in(event) or "")
             if future is not None and not future.done():
                 future.set_result(event)

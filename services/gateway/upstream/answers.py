@@ -31,8 +31,8 @@ class HttpAnswer:
     """EngineAnswer on a connection to a node."""
 
     __slots__ = (
-        "_connection", "_limit_bytes", "_node", "_pool", "_secret", "event_stream", "headers",
-        "status",
+        "_connection", "_limit_bytes", "_node", "_pool", "_secret", "_whole", "event_stream",
+        "headers", "status",
     )  # fmt: skip
 
     def __init__(
@@ -43,12 +43,15 @@ class HttpAnswer:
         self._node = node
         self._limit_bytes = limit_bytes
         self._secret = secret
+        self._whole: bytes | None = None
         self.status = connection.status
         self.headers = relayed(connection.headers)
         content_type = value_of(connection.headers, b"content-type")
         self.event_stream = content_type.partition(b";")[0].strip() == b"text/event-stream"
 
     async def read(self) -> bytes:
+        if self._whole is not None:
+            return self._whole
         parts, size = [], 0
         while part := await self._some():
             parts.append(part)
@@ -57,7 +60,10 @@ class HttpAnswer:
                 raise answer_too_large()
         whole = b"".join(parts)
         # some nodes repeat Reef's own key in their errors
-        return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
+        if self._secret and self.status >= 400:
+            whole = whole.replace(self._secret, b"***")
+        self._whole = whole
+        return whole
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while chunk := await self._some():
@@ -112,6 +118,11 @@ def useless(answer: Connection) -> str | None:
     if answer.status in {401, 403}:
         words = f"refused Reef's credentials ({answer.status})"
         return f"{words}; the operator sets REEF_ENGINE_API_KEY"
+    return unreadable(answer)
+
+
+def unreadable(answer: Connection) -> str | None:
+    """Return the reason if an answer is in no form that Reef reads, as far as its headers say."""
     if value_of(answer.headers, b"content-encoding") not in {b"identity", b""}:
         return "sent an encoded answer without being asked"
     if not 200 <= answer.status < 300 and not 400 <= answer.status < 600:

@@ -17,7 +17,7 @@ from services.gateway.upstream.pool import CannotConnectError, Pool
 
 log = structlog.get_logger()
 
-_HEADERS = [
+HEADERS = [
     (b"content-type", b"application/json"),
     (b"accept", b"*/*"),
     (b"accept-encoding", b"identity"),
@@ -46,7 +46,7 @@ class HttpEngines:
         bearer = [(b"authorization", b"Bearer " + self._secret)] if api_key else []
         waits = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": read_timeout_s}
         self._pools = {
-            node.url: Pool(url, [*_HEADERS, *bearer], **waits)
+            node.url: Pool(url, [*HEADERS, *bearer], **waits)
             for node, url in zip(self.nodes, targets, strict=True)
         }
 

@@ -10,6 +10,7 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import AppliedHarness, Release
 from reefcommon.harness.delivery import added, render_chat
 from reefcommon.harness.files import read_tree
+from reefcommon.releases import loads_of
 from services.gateway.domain.errors import ApiError
 from services.gateway.upstream.contents import Contents
 
@@ -50,6 +51,15 @@ class Harnesses:
         body["messages"] = added(text, body["messages"], at).to(body["messages"])
         release_id = release.release_id
         return AppliedHarness(release_id=release_id, content_id=content, at=at, text=text)
+
+    def loads(self, release: Release | None, session: str | None) -> dict[str, str]:
+        """Return the loads of a request whose session has another harness than its release."""
+        if release is None or self.section.at(release.scenario) is None or not release.loads:
+            return {}
+        began = self._begun.get((release.scenario, session or ""))
+        if began is None:
+            return {}
+        return {**release.loads, "harness": loads_of(began)["harness"]}
 
     def _first(self, release: Release, session: str) -> Release:
         key = release.scenario, session

@@ -11,12 +11,14 @@ from reefcommon import releases
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
-from reefcommon.events import CandidateEvaluated, Operation, Release
+from reefcommon.events import CandidateEvaluated, Operation, Partner, Release
 from reefcommon.ids import LoadId, digest
 from reefcommon.kinds import KINDS
 from services.publisher.domain.work import NotPublished
 
-_CARRIED = "kind content_id operation adapter candidate_id metrics evaluation lineage reason"
+_CARRIED = (
+    "kind content_id operation adapter candidate_id partner metrics evaluation lineage reason"
+)
 
 
 def release_id(scenario: str, sequence: int, parent_id: str | None, cause: str) -> str:
@@ -97,18 +99,27 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     operation = row.operation or operation
     if not row.needs_nodes:
         adapter = head.adapter
+    partner = None
+    if (one := event.partner) is not None:
+        about = {"kind": one.kind, "content_id": one.content_id}
+        partner = Partner(candidate_id=one.event_id, **about)
     carried = ("kind", "content_id", "metrics", "lineage", "reason")
     return _follow(
         head,
         cause,
         event.at,
-        releases.next_contents(head, candidate.kind, candidate.content_id),
+        _with_partner(releases.next_contents(head, candidate.kind, candidate.content_id), partner),
         **{name: getattr(candidate, name) for name in carried},
         operation=operation,
         adapter=adapter,
         candidate_id=candidate.event_id,
+        partner=partner,
         evaluation=event.evaluation,
     )
+
+
+def _with_partner(contents: dict[str, str], partner: Partner | None) -> dict[str, str]:
+    return contents if partner is None else {**contents, partner.kind: partner.content_id}
 
 
 def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason: str) -> Release:
@@ -135,7 +146,8 @@ def promoted(
     Raises:
         NotPublished: its own kind, or the base weights, changed since its parent.
     """
-    if not releases.may_follow("merge", parent, head, pending.kind):
+    kinds = [pending.kind, *([pending.partner.kind] if pending.partner is not None else [])]
+    if not all(releases.may_follow("merge", parent, head, kind) for kind in kinds):
         base = f"{pending.release_id} was made from {pending.parent_id}"
         raise NotPublished("conflicted", f"{base}, but {head.release_id} is the head")
     changes: dict[str, Any] = {"release_id": pending.release_id, "operation": "promote"}
@@ -144,6 +156,10 @@ def promoted(
     if reason:
         changes["reason"] = reason
     contents = releases.next_contents(head, pending.kind, pending.content_id)
+    contents = _with_partner(contents, pending.partner)
+    if pending.kind != "routing":
+        # A trial beside the head ends: the release is the head now.
+        contents.pop("routing", None)
     return _follow(head, "", at, contents, **_carried(pending) | changes)
 
 

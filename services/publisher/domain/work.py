@@ -30,6 +30,7 @@ class Work(Value):
     release: Release | None = None
     candidate_id: str | None = None
     candidate: CandidateProposed | None = None
+    partner: CandidateProposed | None = None
     command_id: str | None = None
     evaluation: Evaluation | None = None
     nodes: dict[str, float] = Field(default_factory=dict)

@@ -1,0 +1,134 @@
+"""An endpoint that is not Reef's, as it answers users."""
+
+import time
+
+import orjson
+import structlog
+
+from reefcommon.config_sections import ModelEndpoint
+from services.gateway.domain.balance import Node
+from services.gateway.domain.errors import ApiError, UpstreamFailed
+from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.upstream_body import LIMIT, body_for
+from services.gateway.upstream.answers import HttpAnswer, failed, unreadable
+from services.gateway.upstream.engines import HEADERS, without_credentials
+from services.gateway.upstream.pool import CannotConnectError, Pool
+
+log = structlog.get_logger()
+
+# The fault is of the address, the key, the name or the account, not of the request.
+SETUP = frozenset({401, 402, 403, 404, 405, 407, 421, 426})
+
+
+class Provider:
+    """An entry of `models:` that users are answered by, with a circuit breaker of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        entry: ModelEndpoint,
+        key: str,
+        *,
+        connect_timeout_s: float = 2.0,
+        max_answer_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.name, self.entry = name, entry
+        self.node = Node(without_credentials(entry.url))
+        self.problem = ""
+        self._renames = False
+        self._secret = key.encode()
+        self._limit_bytes = max_answer_bytes
+        bearer = [(b"authorization", b"Bearer " + self._secret)] if key else []
+        waits = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": entry.timeout_s}
+        target = self.node.url if key else entry.url
+        self._pool = Pool(target, [*HEADERS, *bearer], **waits)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    async def ask(self, exchange: Exchange) -> HttpAnswer:
+        """Ask it. Its own errors are answers, unless they are about Reef's account.
+
+        Raises:
+            UpstreamFailed: it is away, set apart, or refuses the account.
+            ApiError: it has no such route (501).
+        """
+        if not exchange.path.startswith("/v1/"):
+            words = f"The provider {self.name!r} has no such route."
+            raise ApiError(501, words, code="not_offered")
+        if not self.node.available(time.monotonic()):
+            words = f"The provider {self.name!r} is set apart after failures; try again."
+            raise UpstreamFailed(503, words, code="no_engine", retry_after_s=2)
+        exchange.engine, exchange.model = self.node.url, self.entry.model
+        exchange.provider = self.name
+        body, left_out = body_for(self.entry, exchange, renames=self._renames)
+        answer = await self._post(exchange, body)
+        if answer.status == 400 and not self._renames and await self._lacks_limit(answer):
+            self._renames = True
+            await answer.close(finished=True)
+            body, left_out = body_for(self.entry, exchange, renames=True)
+            answer = await self._post(exchange, body)
+        answer.headers.append((b"x-reef-upstream", self.name.encode()))
+        if left_out:
+            names = ",".join(left_out).encode("ascii", "replace")
+            answer.headers.append((b"x-reef-left-out", names))
+        return answer
+
+    def row(self, now: float) -> dict[str, object]:
+        """Return its row in `/reef/status`."""
+        node = self.node
+        return {
+            "url": node.url,
+            "provider": self.name,
+            "in_flight": node.in_flight,
+            "available": node.available(now),
+            "in_rotation": True,
+            "models": [self.entry.model],
+            "context_tokens": None,
+            "problem": self.problem,
+        }
+
+    async def _post(self, exchange: Exchange, body: bytes) -> HttpAnswer:
+        node, pool = self.node, self._pool
+        node.in_flight += 1
+        try:
+            connection = await pool.post(exchange.path.removeprefix("/v1"), body)
+        except BaseException as error:
+            node.in_flight -= 1
+            if isinstance(error, OSError):
+                node.failed(time.monotonic())
+                away = isinstance(error, CannotConnectError)
+                words = "cannot be reached" if away else "did not answer"
+                cause = error.__cause__ if away else None
+                found = failed(node, cause or error, f"The provider {self.name!r} {words}")
+                self.problem = found.message
+                raise found from error
+            raise
+        status = connection.status
+        words = f"refuses Reef's account or address ({status})"
+        words += f"; the operator looks at models.{self.name} in serve.yaml"
+        useless = words if status in SETUP else unreadable(connection)
+        if status >= 500 or useless:
+            node.failed(time.monotonic())
+        else:
+            node.succeeded()
+        if useless is None:
+            self.problem = f"answers {status}" if status >= 500 or status == 429 else ""
+            return HttpAnswer(
+                connection, pool, node, limit_bytes=self._limit_bytes, secret=self._secret
+            )
+        # Its body is not read: it may be a page of a proxy, an endless one, or name the key.
+        connection.cut()
+        node.in_flight -= 1
+        self.problem = f"The provider {self.name!r} {useless}."
+        log.warning("provider_refuses", provider=self.name, url=node.url, status=status)
+        raise UpstreamFailed(502, self.problem, code="upstream_refused")
+
+    async def _lacks_limit(self, answer: HttpAnswer) -> bool:
+        # OpenAI's reasoning models call it otherwise.
+        try:
+            error = orjson.loads(await answer.read())["error"]
+            unsupported = str(error.get("code", "")).startswith("unsupported_")
+            return unsupported and error.get("param") == LIMIT
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
