@@ -52,6 +52,11 @@ class BestOfRecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="scores of several answers per prompt", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.931 [0.918, 0.942] in 12 "
+        "steps; all answers 0.248 [0.214, 0.285], SAO 0.951 in 10 (`reef demo --recipe best_of "
+        "--arms all`)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

@@ -38,6 +38,10 @@ class GRPORecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="scores of several rollouts per prompt", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.875 [0.861, 0.888] in 67 "
+        "s; with permuted rewards 0.139 [0.127, 0.153] (`reef demo --recipe grpo --arms all`)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

@@ -114,6 +114,10 @@ class GuidanceRecipe(TTTDiscoverRecipe):
         acquisition="proactive",
         evolves=("lora", "solution"),
     )
+    shown: ClassVar[str] = (
+        "no gain: 26 circles after 240 calls, tiny model, one seed: 2.304, a frozen guide 2.307 "
+        "(`reef demo --recipe guidance --arms all --minutes 2`)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

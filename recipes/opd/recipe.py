@@ -41,8 +41,8 @@ class OPDRecipe(WeightRecipe):
     shown: ClassVar[str] = (
         "four digits on a tiny model, 9,600 answers: rate 0.0001 -> 0.97, 0.99, 0.62, 0.98 "
         "with teachers at 0.98, 0.99, 0.71, 0.98; SAO on a score stays "
-        "at 0.0001 (python -m tests.methods.opd). Through the stack, one seed: a greeting 0.000 "
-        "-> 0.932 [0.889, 0.960] in 76 s, SAO 0.000 (`reef demo --recipe opd --arms all`)"
+        "at 0.0001 (python -m tests.methods.opd). Through the stack, three seeds: a greeting "
+        "0.000 -> 0.932, 0.927, 0.979, SAO (one seed) 0.000 (`reef demo --recipe opd --arms all`)"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
