@@ -145,7 +145,7 @@ class HostSettings(ServiceSettings):
     signals_at_once: int = Field(8, ge=1, le=1024)
     """units of a recipe whose signal is computed at the same time"""
     signal_timeout_s: float = Field(600.0, gt=0, description="longest time of a recipe's signal")
-    seek_in_flight: int = Field(32, ge=1, le=1024)
+    seek_in_flight: int = Field(16, ge=1, le=1024)
     """questions of a seeking recipe under way at once"""
     seek_priority: int = Field(10, ge=0, le=100)
     """priority of these, and of a recipe's other questions to the served model: users have 0 and go
