@@ -107,6 +107,12 @@ def summary(place: str) -> str:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return (ast.get_docstring(node) or "").partition("\n\n")[0]
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("reefcli.commands.")
+            and any(each.name == name for each in node.names)
+        ):
+            return summary(f"{node.module}:{name}")  # a group that another module adds to
     return (ast.get_docstring(tree) or "").partition("\n")[0]  # a group of commands
 
 

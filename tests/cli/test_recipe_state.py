@@ -12,7 +12,7 @@ from reefcli.commands.status import _model_rows, _recipe_rows
 from reefcli.errors import CommandFailed
 from reefkit.jobs.recipe_store import CallEnd, Use
 from reefkit.jobs.store import JobStore
-from reefkit.recipes.shown import recipe_route
+from reefkit.recipes.shown import host_routes
 from reefkit.recipes.state import BufferedState
 
 KEYS = ("default/my.recipe:Judged", "default/other:Plain", "support/my.recipe:Judged")
@@ -34,7 +34,7 @@ def shown(tmp_path):
 
 @asynccontextmanager
 async def asked(store):
-    app = Starlette(routes=[recipe_route(store, KEYS)])
+    app = Starlette(routes=list(host_routes(store, dict.fromkeys(KEYS, 8))))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         yield client

@@ -6,6 +6,7 @@ import pytest
 
 from infra.docs import serve_yaml
 from reefcommon.config import ServeConfig, parse
+from reefcommon.config_agent import AgentSection
 from reefcommon.config_sections import RecipeBinding, Section
 
 PAGE = (serve_yaml.ROOT / "docs" / "serve-yaml.md").read_text()
@@ -17,13 +18,16 @@ SECTIONS = {
 MODELS = {
     "top": ServeConfig,
     "reef": RecipeBinding,
+    "agent": AgentSection,
     **SECTIONS,
     **{name: recipe.knobs_type for name, recipe in serve_yaml.recipes().items()},
 }
 
 
 def test_every_section_has_its_table():
-    assert SECTIONS.keys() | {"top", "reef", "models", "knobs"} == serve_yaml.SECTIONS.keys()
+    assert (
+        SECTIONS.keys() | {"top", "reef", "models", "agent", "knobs"} == serve_yaml.SECTIONS.keys()
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -41,4 +45,4 @@ def test_types_bounds_and_defaults_come_from_the_fields():
 
 def test_the_examples_can_be_used():
     examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert [len(parse(text).reef) for text in examples] == [1, 2, 1, 1]
+    assert [len(parse(text).reef) for text in examples] == [1, 2, 1, 1, 1]

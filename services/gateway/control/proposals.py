@@ -173,7 +173,11 @@ def fate_routes(desk: Desk) -> APIRouter:
 
 
 def _check(mutations: list[dict[str, Any]], reason: str) -> None:
-    if len(orjson.dumps(mutations)) > MAX_TREE_BYTES:
+    try:
+        size = len(orjson.dumps(mutations))
+    except TypeError as error:  # JSON that no event can hold: a number of more than 64 bits
+        raise ApiError(400, f"{error}.", code="invalid_json", param="mutations") from None
+    if size > MAX_TREE_BYTES:
         words = f"A proposal holds at most {MAX_TREE_BYTES} bytes."
         raise ApiError(413, words, code="body_too_large", param="mutations")
     try:
