@@ -73,7 +73,7 @@ class OpenClawRLRecipe(WeightRecipe):
     shown: ClassVar[str] = (
         "SmolLM2's held-out share of the liked greeting, without a report, seeds 0, 1, 2: 0.00 -> "
         "0.53, 0.71, 0.74 within 130 s; votes alone, after as many requests, 0.00 (`reef demo "
-        "--recipe openclaw-rl`, `--arms binary`); on the tiny model votes alone stay at 0.00"
+        "--recipe openclaw-rl`, `--arms binary`); on the tiny model 0.91, 0.94, 0.91, votes 0.00"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     consumes = ("turn",)
