@@ -1,6 +1,7 @@
 """Commands that need no gateway: recipes, topics, doctor, and what `reef serve` refuses before it starts anything."""
 
 import asyncio
+import importlib
 import io
 import json
 import os
@@ -483,7 +484,7 @@ def test_on_a_terminal_recipes_are_blocks_under_their_dimensions(
 ) -> None:
     shown = io.StringIO()
     out = Console(file=shown, force_terminal=True, width=100, color_system=None)
-    monkeypatch.setattr(sys.modules["reefcli.commands.recipes"], "console", lambda: out)
+    monkeypatch.setattr(importlib.import_module("reefcli.commands.recipes"), "console", lambda: out)
     reef("recipes")
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     headings = [line for line in lines if line and not line.startswith((" ", "`"))]
