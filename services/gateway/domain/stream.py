@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import orjson
 
 from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.dialects.legible import check_chunk
 from services.gateway.domain.errors import UpstreamFailed, invalid_answer
 from services.gateway.domain.exchange import Api, Asked
 from services.gateway.domain.jsontext import dumps, loads
@@ -14,10 +15,10 @@ from services.gateway.domain.sse import Frames, data_of
 class Stream:
     """Takes the body of a stream in any pieces. Bytes after the terminator are dropped."""
 
-    __slots__ = ("_frames", "assembly", "terminated")
+    __slots__ = ("_frames", "_translated", "assembly", "terminated")
 
-    def __init__(self, api: Api, asked: Asked) -> None:
-        self._frames = Frames()
+    def __init__(self, api: Api, asked: Asked, *, translated: bool = False) -> None:
+        self._frames, self._translated = Frames(), translated
         self.assembly = Assembly(api, asked)
         self.terminated = False
 
@@ -61,6 +62,8 @@ class Stream:
                 self.terminated = True
                 break
             event = loads(data) if data else None
+            if self._translated and type(event) is dict:
+                check_chunk(event)
             if type(event) is not dict:
                 found.append(frame)
             elif take(event):

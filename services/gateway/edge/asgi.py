@@ -148,7 +148,9 @@ class Edge:
         self, path: str, raw: bytes, raw_headers: RawHeaders, grant: Grant, out: DialectOutlet
     ) -> Exchange:
         headers = dict(raw_headers)
-        raw = await self.translation.read(path, raw, scenario_of(headers), out)
+        scenario = scenario_of(headers)
+        grant.check("infer", scenario)  # before an earlier response of it is read
+        raw = await self.translation.read(path, raw, scenario, out)
         exchange = await self.intake.exchange(chat_path(path), raw, raw_headers, headers, grant)
         exchange.dialect = DIALECTS[path].api
         if path == COUNT_TOKENS:

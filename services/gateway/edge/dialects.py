@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 from starlette.types import Message, Send
 
+from reefcommon.errors import Unavailable
+from reefcommon.ids import is_receipt
 from services.gateway.domain.dialects import COUNT_TOKENS, MESSAGES, RESPONSES
 from services.gateway.domain.dialects.base import (
     CHAT_PATH,
@@ -24,6 +26,7 @@ from services.gateway.domain.dialects.response_events import ResponseEvents
 from services.gateway.domain.dialects.response_items import PREFIX
 from services.gateway.domain.dialects.responses import Responses, continued
 from services.gateway.domain.errors import ApiError
+from services.gateway.domain.jsontext import dumps, loads
 from services.gateway.domain.sse import Frames, data_of
 from services.gateway.exchange.client import AsgiOutlet
 from services.gateway.ports import Reads
@@ -59,6 +62,8 @@ class DialectOutlet(AsgiOutlet):
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the head of a stream; keep that of a whole answer, whose length will change."""
+        # The translated answer has a length of its own, and so has a stream that came whole.
+        headers = [pair for pair in headers if pair[0] != b"content-length"]
         self.status, self._headers, self._head = status, headers, headers
         if self.turn is not None:
             self.turn.receipt = dict(headers).get(b"x-reef-agent-record-id", b"").decode()
@@ -83,22 +88,22 @@ class DialectOutlet(AsgiOutlet):
         if more:
             return
         whole = self._whole(b"".join(self._body))
-        kept = [(name, value) for name, value in self._head if name != b"content-length"]
-        await super().start(self.status, [*kept, (b"content-length", b"%d" % len(whole))])
+        length = (b"content-length", b"%d" % len(whole))
+        await super().start(self.status, [*self._head, length])
         await super().write(whole, more=False)
 
     def _whole(self, raw: bytes) -> bytes:
         try:
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError:
+            body = loads(raw)
+        except ValueError:
             return raw
         if self.status < 400 and self.turn is not None:
             try:
-                return orjson.dumps(self._dialect.answer(self.turn, body))
+                return dumps(self._dialect.answer(self.turn, body))
             except _MALFORMED:
                 self.status, body = 502, {"error": _unreadable()}
         error = body.get("error") if isinstance(body, dict) else None
-        return orjson.dumps(self._dialect.error(self.status, error or {"message": ""}))
+        return dumps(self._dialect.error(self.status, error or {"message": ""}))
 
     def _events(self, turn: Turn, data: bytes) -> bytes:
         found: list[dict[str, Any]] = []
@@ -115,11 +120,11 @@ class DialectOutlet(AsgiOutlet):
             translator.turn.ended = int(time.time())
             return translator.end()
         try:
-            chunk = orjson.loads(text)
+            chunk = loads(text)
             if "error" not in chunk:
                 return translator.chunk(chunk)
             error = chunk["error"]
-        except (*_MALFORMED, orjson.JSONDecodeError):
+        except (*_MALFORMED, ValueError):
             error = _unreadable()
         self._failed = True
         return translator.failure(error)
@@ -149,17 +154,20 @@ class Translation:
 
     async def _earlier(self, name: object, scenario: str) -> dict[str, Any]:
         receipt = name.removeprefix(PREFIX) if isinstance(name, str) else ""
-        deadline = time.monotonic() + EARLIER_S
-        while receipt:
+        deadline, pause_s = time.monotonic() + EARLIER_S, 0.05
+        while is_receipt(receipt):  # it becomes part of a path
             status, body = await self.reads.get(f"/records/{receipt}", {})
             record = orjson.loads(body).get("record") if status == 200 else None
             if isinstance(record, dict) and record.get("request"):
                 if record.get("scenario") != scenario:
                     break
                 return record
-            if status not in (200, 404) or time.monotonic() > deadline:
+            if status not in (200, 404):
+                raise Unavailable(f"the experience service answers {status}")
+            if time.monotonic() > deadline:
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
         words = "The response of 'previous_response_id' is not known here."
         raise ApiError(404, words, code="previous_response_not_found", param="previous_response_id")
 

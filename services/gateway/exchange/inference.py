@@ -20,6 +20,7 @@ from typing import Any
 from reefcommon.events import Sampling
 from services.gateway import metrics
 from services.gateway.domain.answer import Captured, as_stream, encoded, recorded, take
+from services.gateway.domain.dialects.legible import check_answer
 from services.gateway.domain.errors import (
     UpstreamFailed,
     answer_too_large,
@@ -135,6 +136,8 @@ class Inference:
             return self._ending(progress, "failed", error=text)
         if not isinstance(body, dict):
             raise invalid_answer(f"answered {answer.status} without a JSON object")
+        if exchange.dialect and exchange.api == "chat.completions":
+            check_answer(body)
         captured = take(body, exchange.asked)
         try:
             sent = dumps(body)
@@ -154,7 +157,7 @@ class Inference:
 
     async def _stream(self, progress: Progress, answer: EngineAnswer) -> Ending:
         exchange, out = progress.exchange, progress.out
-        stream = Stream(exchange.api, exchange.asked)
+        stream = Stream(exchange.api, exchange.asked, translated=exchange.dialect != "")
         progress.assembly = assembly = stream.assembly
         if exchange.asked.stream:
             progress.streaming = True

@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import orjson
 
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.exchange import check_depth
+from services.gateway.domain.exchange import check_depth, too_deep
+from services.gateway.domain.jsontext import dumps
 
 Json = dict[str, Any]
 CHAT_PATH = "/v1/chat/completions"
-REMEMBERED_CALLS = 10_000
+REMEMBERED_CHARS = 32 * 1024 * 1024  # of all calls
 
 
 @dataclass(slots=True)
@@ -28,11 +29,13 @@ class Spelling:
     """
 
     _texts: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _chars: int = 0
 
     def keep(self, call_id: str, text: str) -> None:
+        self._chars += _size(call_id, text) - _size(call_id, self._texts.pop(call_id, None))
         self._texts[call_id] = text
-        if len(self._texts) > REMEMBERED_CALLS:
-            self._texts.popitem(last=False)
+        while self._chars > REMEMBERED_CHARS:
+            self._chars -= _size(*self._texts.popitem(last=False))
 
     def of(self, call_id: str, value: object) -> str:
         """Return the model's own text for arguments, or JSON as models write it."""
@@ -41,6 +44,11 @@ class Spelling:
             return text
         # The spacing of the corpora that models have read.
         return json.dumps(value, ensure_ascii=False)
+
+
+def _size(call_id: str, text: str | None) -> int:
+    # with the objects around a short text
+    return 0 if text is None else len(call_id) + len(text) + 256
 
 
 @dataclass(slots=True)
@@ -119,7 +127,7 @@ class Dialect(ABC):
 
 def event(data: Json) -> bytes:
     """Return a server-sent event whose name is the type of its data."""
-    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), dumps(data))
 
 
 def read(text: str) -> Any:
@@ -128,6 +136,15 @@ def read(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
+
+
+def given_of(arguments: str) -> Json:
+    """Return the arguments of a call as an object."""
+    value = read(arguments)
+    if isinstance(value, dict) and not too_deep(arguments.encode(errors="replace"), value):
+        return value
+    # A text that is no object stays readable, as the field's type is an object.
+    return {"arguments": arguments}
 
 
 def texts_of(content: object, param: str, kinds: tuple[str, ...] = ("text",)) -> str:

@@ -15,12 +15,13 @@ from services.gateway.domain.dialects.base import (
     Spelling,
     Turn,
     copied,
+    given_of,
     listed,
-    read,
     text_field,
     texts_of,
     unsupported,
 )
+from services.gateway.domain.dialects.legible import calls_of, count_of, text_of
 from services.gateway.domain.errors import invalid
 
 _PLAIN = {
@@ -43,7 +44,12 @@ _UNCOUNTED: Json = {
     "server_tool_use": None,
     "service_tier": None,
 }
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERRORS = {
     400: "invalid_request_error",
@@ -70,18 +76,19 @@ class Messages(Dialect):
         """Return a message."""
         choice = chat["choices"][0]
         message = choice["message"]
-        content: list[Json] = []
-        if message.get("content"):
-            content.append(text_block(message["content"]))
-        content += [_tool_use(call, turn.spelling) for call in message.get("tool_calls") or ()]
+        text, content = text_of(message.get("content")), []
+        if text:
+            content.append(text_block(text))
+        for call in calls_of(message, turn.receipt):
+            turn.spelling.keep(call["id"], call["arguments"])
+            content.append(use_block(call["id"], call["name"], given_of(call["arguments"])))
         reason, sequence = stop_of(choice)
-        usage = chat.get("usage") or {}
         return {
             **head_of(turn),
             "content": content,
             "stop_reason": reason,
             "stop_sequence": sequence,
-            "usage": usage_of(usage),
+            "usage": usage_of(chat.get("usage")),
         }
 
     def error(self, status: int, error: Json, /) -> Json:
@@ -113,7 +120,7 @@ def conversation(body: Json, spelling: Spelling) -> Json:
     for index, message in enumerate(given):
         for found in _messages(message, f"messages[{index}]", spelling):
             _append(messages, found)
-    chat: Json = {"messages": messages}
+    chat: Json = {"messages": [_joined(message) for message in messages]}
     if tools := body.get("tools"):
         chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
     if (choice := body.get("tool_choice")) is not None:
@@ -123,16 +130,27 @@ def conversation(body: Json, spelling: Spelling) -> Json:
 
 def _append(messages: list[Json], message: Json) -> None:
     # Many templates take a system text at the beginning alone: a later text is the user's.
-    last = messages[-1] if messages else {}
     if message["role"] != "system" or not messages:
         messages.append(message)
-    elif last["role"] == "user" and isinstance(last["content"], str):
-        messages[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
-    elif last["role"] == "user":
-        part = {"type": "text", "text": message["content"]}
-        messages[-1] = {**last, "content": [*last["content"], part]}
-    else:
+        return
+    last, part = messages[-1], {"type": "text", "text": message["content"]}
+    if last["role"] != "user":
         messages.append({"role": "user", "content": message["content"]})
+    elif isinstance(last["content"], str):
+        first = {"type": "text", "text": last["content"]}
+        messages[-1] = _Texts(role="user", content=[first, part])
+    else:
+        last["content"].append(part)
+
+
+class _Texts(dict[str, Any]):
+    """A user's message that becomes one text when all of it is there."""
+
+
+def _joined(message: Json) -> Json:
+    if not isinstance(message, _Texts):
+        return message
+    return {"role": "user", "content": "\n\n".join(part["text"] for part in message["content"])}
 
 
 def _system(system: object) -> str:
@@ -202,8 +220,8 @@ def _pictures(block: Json) -> list[Json]:
 
 def _result(block: Json, param: str) -> str:
     content = block.get("content")
-    if pictures := _pictures(block):
-        content = [part for part in listed(content, param) if part not in pictures]
+    if _pictures(block):
+        content = [part for part in listed(content, param) if part.get("type") != "image"]
     text = texts_of(content, f"{param}.tool_result.content")
     return f"Error: {text}" if block.get("is_error") and text else text
 
@@ -242,7 +260,7 @@ def _choice(choice: object) -> Json:
     if kind == "tool" and isinstance(choice, dict):
         name = text_field(choice, "name", "tool_choice")
         return {**found, "tool_choice": {"type": "function", "function": {"name": name}}}
-    if kind not in _CHOICES:
+    if not isinstance(kind, str) or kind not in _CHOICES:
         raise invalid("tool_choice", "'tool_choice.type' must be auto, any, tool or none.")
     return {**found, "tool_choice": _CHOICES[kind]}
 
@@ -253,8 +271,8 @@ def head_of(turn: Turn) -> Json:
     return {**head, "model": turn.model, "container": None, "stop_details": None}
 
 
-def usage_of(usage: Json) -> Json:
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+def usage_of(usage: object) -> Json:
+    prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     return {**_UNCOUNTED, "input_tokens": prompt, "output_tokens": completion}
 
 
@@ -272,14 +290,4 @@ def stop_of(choice: Json) -> tuple[str, str | None]:
     sequence = choice.get("stop_reason")
     if choice.get("finish_reason") == "stop" and isinstance(sequence, str):
         return "stop_sequence", sequence
-    return _REASONS.get(choice.get("finish_reason") or "stop", "end_turn"), None
-
-
-def _tool_use(call: Json, spelling: Spelling) -> Json:
-    function = call["function"]
-    arguments = function.get("arguments") or "{}"
-    spelling.keep(call["id"], arguments)
-    value: Any = read(arguments)
-    # A text that is no object stays readable, as the field's type is an object.
-    given = value if isinstance(value, dict) else {"arguments": arguments}
-    return use_block(call["id"], function["name"], given)
+    return _REASONS.get(str(choice.get("finish_reason")), "end_turn"), None

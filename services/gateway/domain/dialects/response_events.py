@@ -1,7 +1,14 @@
 """The events of a stream of Responses."""
 
+from services.gateway.domain.deltas import merge
 from services.gateway.domain.dialects.base import Json, Translator, Turn
-from services.gateway.domain.dialects.response_items import call_item, message_item, response
+from services.gateway.domain.dialects.legible import calls_of, first_choices, text_of
+from services.gateway.domain.dialects.response_items import (
+    call_items,
+    cut_of,
+    message_item,
+    response,
+)
 
 
 class ResponseEvents(Translator):
@@ -10,10 +17,10 @@ class ResponseEvents(Translator):
     def __init__(self, turn: Turn) -> None:
         super().__init__(turn)
         self._number = 0
-        self._text: str | None = None
-        self._calls: dict[int, Json] = {}
-        self._usage: Json | None = None
-        self._cut = False
+        self._texts: list[str] = []
+        self._message: Json = {}
+        self._usage: object = None
+        self._cut = ""
 
     def _numbered(self, *events: Json) -> list[Json]:
         found = []
@@ -32,21 +39,21 @@ class ResponseEvents(Translator):
         """Return the events of a chunk."""
         self._usage = chunk.get("usage") or self._usage
         found: list[Json] = []
-        for choice in chunk.get("choices") or ():
-            self._cut = self._cut or choice.get("finish_reason") == "length"
+        for choice in first_choices(chunk):
+            self._cut = self._cut or cut_of(choice)
             delta = choice.get("delta") or {}
-            if delta.get("content"):
-                found += self._piece(delta["content"])
-            for call in delta.get("tool_calls") or ():
-                self._call(call)
+            if text := text_of(delta.get("content")):
+                found += self._piece(text)
+            if calls := delta.get("tool_calls"):
+                merge(self._message, "tool_calls", calls)
         return found
 
     def _place(self) -> Json:
         return {"item_id": f"msg_{self.turn.receipt}", "output_index": 0, "content_index": 0}
 
     def _piece(self, text: str) -> list[Json]:
-        found = self._item_begins() if self._text is None else []
-        self._text = (self._text or "") + text
+        found = [] if self._texts else self._item_begins()
+        self._texts.append(text)
         delta = {
             "type": "response.output_text.delta",
             **self._place(),
@@ -55,32 +62,23 @@ class ResponseEvents(Translator):
         }
         return self._numbered(*found, delta)
 
-    def _call(self, call: Json) -> None:
-        function = call.get("function") or {}
-        empty = {"id": "", "function": {"name": "", "arguments": ""}}
-        known = self._calls.setdefault(call.get("index", 0), empty)
-        known["id"] = call.get("id") or known["id"]
-        for name in ("name", "arguments"):
-            known["function"][name] += function.get(name) or ""
-
     def end(self) -> list[Json]:
         """Return the events of the items' ends, then `response.completed`."""
         output: list[Json] = []
         found: list[Json] = []
-        if self._text is not None or not self._calls:
-            if self._text is None:
+        calls = calls_of(self._message, self.turn.receipt)
+        if self._texts or not calls:
+            if not self._texts:
                 found += self._item_begins()
-            text, place = self._text or "", self._place()
+            text, place = "".join(self._texts), self._place()
             output.append(message_item(self.turn, text, cut=self._cut))
             part = output[0]["content"][0]
             done = {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
             found += [done, {"type": "response.content_part.done", **place, "part": part}]
             found.append(_done(0, output[0]))
-        for index, (_, call) in enumerate(sorted(self._calls.items())):
-            item = call_item(self.turn, index, call)
-            at = len(output)
+        for item in call_items(self.turn, calls):
+            found += _call_events(len(output), item)
             output.append(item)
-            found += _call_events(at, item)
         kind = "response.incomplete" if self._cut else "response.completed"
         whole = response(self.turn, output, self._usage, cut=self._cut)
         return self._numbered(*found, {"type": kind, "response": whole})

@@ -1,6 +1,7 @@
 """The objects of an answer in Responses."""
 
 from services.gateway.domain.dialects.base import Json, Turn, listed, text_field
+from services.gateway.domain.dialects.legible import count_of
 
 PREFIX = "resp_"
 _ECHOED: Json = {
@@ -25,11 +26,12 @@ _ECHOED: Json = {
 }
 # A chat's tools have no namespaces: theirs go before their names.
 BETWEEN = "__"
+_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _TOOL: Json = {"description": None, "parameters": None, "strict": None}
 
 
 def response(
-    turn: Turn, output: list[Json], usage: Json | None, *, cut: bool = False, status: str = ""
+    turn: Turn, output: list[Json], usage: object, *, cut: str = "", status: str = ""
 ) -> Json:
     """Return a response object."""
     asked = turn.asked
@@ -53,7 +55,7 @@ def response(
         "status": status,
         "background": False,
         "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "incomplete_details": {"reason": cut} if cut else None,
         "model": turn.model,
         "output": output,
         "reasoning": {"effort": None, "summary": None},
@@ -63,8 +65,13 @@ def response(
     }
 
 
-def _usage(usage: Json) -> Json:
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+def cut_of(choice: Json) -> str:
+    """Return the reason of an answer that was cut short; "" of a complete one."""
+    return _CUTS.get(str(choice.get("finish_reason")), "")
+
+
+def _usage(usage: object) -> Json:
+    prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0},
@@ -74,7 +81,7 @@ def _usage(usage: Json) -> Json:
     }
 
 
-def message_item(turn: Turn, text: str, *, cut: bool = False) -> Json:
+def message_item(turn: Turn, text: str, *, cut: str = "") -> Json:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "type": "message",
@@ -85,19 +92,22 @@ def message_item(turn: Turn, text: str, *, cut: bool = False) -> Json:
     }
 
 
-def call_item(turn: Turn, index: int, call: Json) -> Json:
-    function = call["function"]
+def call_items(turn: Turn, calls: list[dict[str, str]]) -> list[Json]:
     named = {flat: (space, tool["name"]) for flat, space, tool in _spaced(turn.asked)}
-    space, name = named.get(function["name"], ("", function["name"]))
-    return {
-        "type": "function_call",
-        **({"namespace": space} if space else {}),
-        "id": f"fc_{turn.receipt}_{index}",
-        "call_id": call["id"],
-        "name": name,
-        "arguments": function.get("arguments") or "{}",
-        "status": "completed",
-    }
+    found = []
+    for index, call in enumerate(calls):
+        space, name = named.get(call["name"], ("", call["name"]))
+        item = {
+            "type": "function_call",
+            **({"namespace": space} if space else {}),
+            "id": f"fc_{turn.receipt}_{index}",
+            "call_id": call["id"],
+            "name": name,
+            "arguments": call["arguments"],
+            "status": "completed",
+        }
+        found.append(item)
+    return found
 
 
 def _spaced(asked: Json) -> list[tuple[str, str, Json]]:
@@ -111,4 +121,5 @@ def spread(tool: Json, param: str) -> list[tuple[str, str, Json]]:
         return [(tool.get("name") or "", "", tool)]
     space = text_field(tool, "name", param)
     inner = listed(tool.get("tools"), f"{param}.tools")
-    return [(f"{space}{BETWEEN}{one.get('name')}", space, one) for one in inner]
+    names = [text_field(each, "name", f"{param}.tools") for each in inner]
+    return [(f"{space}{BETWEEN}{n}", space, each) for n, each in zip(names, inner, strict=True)]

@@ -18,9 +18,11 @@ from services.gateway.domain.dialects.base import (
     texts_of,
     unsupported,
 )
+from services.gateway.domain.dialects.legible import calls_of, text_of
 from services.gateway.domain.dialects.response_items import (
     BETWEEN,
-    call_item,
+    call_items,
+    cut_of,
     message_item,
     response,
     spread,
@@ -63,12 +65,12 @@ class Responses(Dialect):
     def answer(self, turn: Turn, chat: Json, /) -> Json:
         """Return a response."""
         choice = chat["choices"][0]
-        message, cut = choice["message"], choice.get("finish_reason") == "length"
+        message, cut = choice["message"], cut_of(choice)
         output: list[Json] = []
-        if message.get("content") or not message.get("tool_calls"):
-            output.append(message_item(turn, message.get("content") or "", cut=cut))
-        calls = message.get("tool_calls") or ()
-        output += [call_item(turn, number, call) for number, call in enumerate(calls)]
+        text, calls = text_of(message.get("content")), calls_of(message, turn.receipt)
+        if text or not calls:
+            output.append(message_item(turn, text, cut=cut))
+        output += call_items(turn, calls)
         return response(turn, output, chat.get("usage"), cut=cut)
 
     def error(self, _status: int, error: Json, /) -> Json:
@@ -120,7 +122,9 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
         case "message":
             messages.append(_said(item, param))
         case "function_call":
-            space, name = item.get("namespace"), text_field(item, "name", param)
+            name, space = text_field(item, "name", param), ""
+            if item.get("namespace") is not None:
+                space = text_field(item, "namespace", param)
             function = {
                 "name": f"{space}{BETWEEN}{name}" if space else name,
                 "arguments": text_field(item, "arguments", param),
@@ -135,7 +139,9 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
         case "function_call_output":
             parts = item.get("output")
             shown = [part for part in _objects(parts) if part.get("type") == "input_image"]
-            rest = [part for part in _objects(parts) if part not in shown] if shown else parts
+            rest = parts
+            if shown:
+                rest = [part for part in _objects(parts) if part.get("type") != "input_image"]
             text = texts_of(rest, f"{param}.output", _TEXTS)
             call_id = text_field(item, "call_id", param)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
