@@ -29,7 +29,8 @@ _ASSIGNED = re.compile(
 )
 # A long run that mixes cases and has several digits is a key far more often than a word.
 _RANDOM_RUN = re.compile(
-    r"(?<![A-Za-z0-9_-])(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])[A-Za-z0-9_+=-]{32,}"
+    r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_+=-]{32})(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])"
+    r"[A-Za-z0-9_+=-]{32,}"
 )
 _REFERENCE = re.compile(
     r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*"
@@ -62,9 +63,18 @@ _TAKEOVER = re.compile(
     r"|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
 )
 
-# C0, DEL, C1, lone surrogates; bidirectional overrides; tags, which can carry hidden ASCII.
+# C0, DEL, C1, lone surrogates; bidirectional overrides; tags and selectors, which can carry hidden
+# text; joiners, fillers and operators without a width; a row of zero widths, which can carry bits.
 _UNSEEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff"
+    r"\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2060-\u2065"
+    r"\u206a-\u206f\u3164\uffa0\ufff0-\ufffb]"
+    r"|[\u200b-\u200f\ufe00-\ufe0f\ufeff]{4}"
+)
+# Letters of other scripts that look like those of the orders.
+_LOOKALIKES = str.maketrans(
+    "аеорсухіјѕԁһӏѵԛԝгкмтпԍαεορνυικτɪɢɴᴏʀᴇᴀʟꜱᴜᴄᴛᴘᴠᴅʏʙꜰᴋᴍʜ",
+    "aeopcyxijsdhlvqwrkmtngaeopvuiktignorealsuctpvdybfkmh",
 )
 
 
@@ -76,9 +86,10 @@ def objection(text: str) -> str | None:
     if _UNSEEN.search(text):
         return "holds control characters or characters that a reader cannot see"
     plain = _plain(text)
+    seen = plain.casefold().translate(_LOOKALIKES)
     if _has_credential(text) or _has_credential(plain):
         return "holds what looks like a credential; name an environment variable instead"
-    if _orders_disobedience(plain):
+    if _orders_disobedience(plain) or _orders_disobedience(seen):
         return "orders the agent to ignore its rules or instructions"
     return None
 
@@ -131,6 +142,6 @@ def _orders_disobedience(plain: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    # The form that the eye reads: without joiners and soft hyphens.
-    even = unicodedata.normalize("NFKC", text)
-    return "".join(char for char in even if unicodedata.category(char) != "Cf")
+    # The form that the eye reads: without accents, joiners, selectors and soft hyphens.
+    even = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in even if unicodedata.category(char) not in ("Cf", "Mn"))
