@@ -1,5 +1,6 @@
 """What a verifier reads of an episode's folder: bounded text, and none of the host's."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,25 @@ def test_a_log_outside_of_the_agents_home_is_not_read(folder: Folder, tmp_path: 
 def test_a_tasks_file_stays_in_the_folder(folder: Folder, name: str) -> None:
     with pytest.raises(Poison):
         folder.write({name: b"x"}, folder.work)
+
+
+def test_a_folder_without_end_is_read_measured_and_removed(folder: Folder) -> None:
+    """Python's own walk ends at 1,000 levels with an error that nobody expects."""
+    (folder.work / "a.txt").write_text("text")
+    number = os.open(folder.work, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=number)
+        inner = os.open("d", os.O_RDONLY, dir_fd=number)
+        os.close(number)
+        number = inner
+    os.close(number)
+    assert folder.texts() == {"a.txt": "text"}
+    assert folder.size() > 2**40, "what hides at the end of it cannot be measured"
+    (folder.work / "locked").mkdir(mode=0)
+    folder.remove()
+    assert not folder.root.exists()
+
+
+def test_a_folder_in_place_of_a_log_is_no_log(folder: Folder) -> None:
+    (folder.agent_home / "log.jsonl").mkdir()
+    assert folder.log("*.jsonl") == ""

@@ -47,6 +47,29 @@ async def test_an_isolated_agent_reads_its_own_files_alone(model: Model, tmp_pat
     assert "password" in [step.text for step in here.steps], "else the test shows nothing"
 
 
+@pytest.mark.parametrize("isolation_kind", ["bubblewrap", "local"])
+async def test_an_agent_is_the_first_to_end_if_memory_is_short(
+    model: Model, tmp_path: Path, isolation_kind: str
+) -> None:
+    runner = runner_at(tmp_path, isolation=isolation_kind)
+    answers(model, "read /proc/self/oom_score_adj")
+    done = await runner.run(task(), (), seat(model))
+    assert [step.text.strip() for step in done.steps if step.role == "tool"] == ["1000"]
+
+
+async def test_an_isolated_agent_fills_neither_memory_nor_disk(
+    model: Model, tmp_path: Path
+) -> None:
+    """The mounts of an isolation are in memory, and without bounds half of it each."""
+    runner = runner_at(tmp_path, isolation="bubblewrap")
+    places = "/x", "/dev/x", "/etc/x", "/tmp/x", "/dev/shm/x", "x"
+    answers(model, *(f"fill {place} 160" for place in places))
+    done = await runner.run(task(), (), seat(model))
+    said = [step.text for step in done.steps if step.role == "tool"]
+    fixed, full = "refused: Read-only file system", "refused: No space left on device"
+    assert said == [*(fixed,) * 3, *(full,) * 2, "written"]
+
+
 async def test_h3_no_episode_is_run_without_the_isolation(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import socket
+import threading
+import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.harness.tree import Entry
 from reefkit.episodes.process import Bounds
+from reefkit.episodes.relay import Relay, Upstream, running
 from reefkit.episodes.runner import AgentRunner
 from tests.episodes.conftest import ISOLATIONS, Model, left_over, runner_at, seat, task
 
@@ -110,3 +115,28 @@ async def test_a_cancelled_run_leaves_nothing(model: Model, runner: AgentRunner)
         await run
     assert left_over() == []
     assert list(runner.home.iterdir()) == []
+
+
+async def test_a_flood_of_requests_takes_turns(model: Model) -> None:
+    """The bodies of all of them at once would be in the host's memory."""
+    now, most, lock = 0, 0, threading.Lock()
+
+    def answer(_messages: object) -> str:
+        nonlocal now, most
+        with lock:
+            now, most = now + 1, max(most, now + 1)
+        time.sleep(0.02)
+        with lock:
+            now -= 1
+        return "done"
+
+    model.answer = answer
+    relay = Relay(Upstream(model.url))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
+        async with running(relay, listener), aiohttp.ClientSession() as client:
+            headers = {"authorization": f"Bearer {relay.secret}"}
+            asked = (client.post(url, json={"messages": []}, headers=headers) for _ in range(40))
+            answers = await asyncio.gather(*asked)
+            assert {one.status for one in answers} == {200}
+    assert 1 < most <= 8

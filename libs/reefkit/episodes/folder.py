@@ -5,8 +5,8 @@
 
 import contextlib
 import os
-import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 MARK = "REEF_EPISODE"
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_BYTES = 64, 64 * 1024, 512 * 1024
+_MAX_PATH_BYTES, _FULL = 4000, 2**62
 _MAX_LOG_BYTES = 8 * 1024 * 1024
 
 
@@ -73,25 +74,28 @@ class Folder:
     def log(self, pattern: str) -> str:
         """Return the newest of the agent's own logs; "" if there is none."""
         home, found = self.agent_home.resolve(), self.agent_home.glob(pattern) if pattern else ()
-        inside = [path for path in found if path.resolve().is_relative_to(home)]
+        inside = [path for path in found if path.resolve().is_relative_to(home) and path.is_file()]
         logs = sorted(inside, key=lambda path: path.lstat().st_mtime)
         return _read(logs[-1], _MAX_LOG_BYTES).decode("utf-8", "replace") if logs else ""
 
     def size(self) -> int:
-        """Return the bytes on the disk."""
+        """Return the bytes on the disk. A folder that is too deep to look into counts as full."""
         total = 0
-        for parent, _, names in os.walk(self.root):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    total += os.lstat(Path(parent) / name).st_blocks * 512
+        for entry in _entries(self.root):
+            if len(os.fsencode(entry.path)) > _MAX_PATH_BYTES:
+                return _FULL
+            with contextlib.suppress(OSError):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
         return total
 
     def remove(self) -> None:
         """Remove all of it, also folders that an agent has locked."""
-        for parent, _, _ in os.walk(self.root, topdown=True):
+        # By programs whose depth and length of a path have no limit: Python's ends at 1,000.
+        for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
             with contextlib.suppress(OSError):
-                Path(parent).chmod(0o700)
-        shutil.rmtree(self.root, ignore_errors=True)
+                subprocess.run(  # noqa: S603 - commands of ours
+                    [*command, "--", str(self.root)], capture_output=True, check=False
+                )
 
 
 def end_processes(mark: str) -> int:
@@ -152,11 +156,24 @@ def _alive(name: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        for path in (Path(parent) / name for name in sorted(names)):
-            if path.is_file() and not path.is_symlink():
-                yield path
+    for entry in _entries(folder):
+        with contextlib.suppress(OSError):
+            if entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below a folder, however deep, a folder before what is in it."""
+    left = [str(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:  # locked, gone, or too long a path
+            continue
+        inner = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from entries
+        left += [entry.path for entry in reversed(inner)]
 
 
 def _read(path: Path, most: int) -> bytes:

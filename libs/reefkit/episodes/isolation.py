@@ -25,6 +25,7 @@ _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/bin", "/sbin"),
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/ssl"),
 )
+_MEMORY, _MEMORY_BYTES = ("/tmp", "/dev/shm"), 128 * 1024 * 1024  # noqa: S108
 _TRIAL_S = 20.0
 
 
@@ -62,9 +63,12 @@ def _bubblewrap(folder: Path | None, readable: Sequence[Path]) -> list[str]:
     own = ["--bind", str(folder), str(folder)] if folder is not None else []
     users = ["--ro-bind", str(folder / "passwd"), "/etc/passwd"] if folder is not None else []
     apart = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    # What is in memory has a bound, and the rest is not to be written: else it could be filled up.
+    memory = [part for path in _MEMORY for part in ("--size", str(_MEMORY_BYTES), "--tmpfs", path)]
+    fixed = [part for path in ("/dev", "/") for part in ("--remount-ro", path)]
     return [
-        *(program, *apart, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
-        *(*seen, *own, *users, "--"),
+        *(program, *apart, "--proc", "/proc", "--dev", "/dev", *memory),
+        *(*seen, *own, *users, *fixed, "--"),
     ]
 
 

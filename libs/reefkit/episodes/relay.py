@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
+_AT_ONCE = 8  # an agent and its helpers; the bodies of more would fill the host's memory
 _CHAT = "/v1/chat/completions"
 _ASKED = frozenset(
     {_CHAT, "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"}
@@ -46,6 +47,7 @@ class Relay:
     answered: int = 0
     refused: str = ""
     client: aiohttp.ClientSession | None = None
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -55,9 +57,13 @@ class Relay:
         path, method = request.path, request.method
         if (method, path in _ASKED) != ("POST", True) and (method, path) != ("GET", "/v1/models"):
             return _refusal(403, f"an agent on trial may not ask {method} {path}")
+        async with self.turns:
+            return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         try:
-            return await self._pass_on(request, self._changed(path, body))
+            return await self._pass_on(request, self._changed(request.path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.refused = f"{self.upstream.url} does not answer: {error!r}"[:300]
             return _refusal(502, self.refused)

@@ -64,6 +64,8 @@ def _become_agent(job: dict[str, Any], faults: int) -> NoReturn:
         os.set_inheritable(3, False)
         os.closerange(4, 256)
         faults = 3
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
+            stream.write("1000")  # if memory is short, the agent ends, and no service
         os.chdir(job["folder"])
         os.nice(_NICENESS)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
