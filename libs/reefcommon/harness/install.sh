@@ -12,6 +12,10 @@ reef_needs() {
 }
 reef_needs node "Node.js 20 or later"
 reef_needs npm "npm, the package manager of Node.js"
+node -e 'process.exit(parseInt(process.versions.node, 10) < 20 ? 1 : 0)' || {
+  printf 'reef: nothing was installed: Node.js 20 or later is needed; this is %s\n' "$(node -v)" >&2
+  exit 1
+}
 reef_tmp=$(mktemp -d "${TMPDIR:-/tmp}/reef-install.XXXXXX")
 trap 'rm -rf "$reef_tmp"' EXIT
 trap 'exit 1' HUP INT TERM

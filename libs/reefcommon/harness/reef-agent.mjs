@@ -7,6 +7,7 @@
 //   ROOT/app/             the agent, from npm, in a folder for each version
 //   ROOT/version          that of the agent, if one was asked for
 //   ROOT/token            readable by its owner alone
+//   ROOT/lock             the process that changes any of this
 
 import { createHash } from "node:crypto";
 import { spawn, spawnSync } from "node:child_process";
@@ -18,8 +19,12 @@ import readline from "node:readline/promises";
 import { fileURLToPath } from "node:url";
 
 const CHANGED = 3;
+const LOCK_MS = 120_000; // a first installation fetches its agent meanwhile
+const ANSWER_BYTES = 64 * 1024 * 1024;
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
-const say = (words) => process.stderr.write(`reef: ${words}\n`);
+// Words of a server or a release could move the cursor, and change what was printed before.
+const plain = (words) => String(words).replace(/[\0-\x08\x0b-\x1f\x7f-\x9f]/g, "?");
+const say = (words) => process.stderr.write(`reef: ${plain(words)}\n`);
 
 class Refused extends Error {}
 
@@ -59,12 +64,77 @@ function write(file, bytes, mode = 0o600) {
   fs.renameSync(next, file);
 }
 
+const alive = (id) => {
+  try {
+    return process.kill(id, 0);
+  } catch (error) {
+    return error.code === "EPERM";
+  }
+};
+
+const pause = (ms) => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
+
+function exclusive(root, work) {
+  // Two updates at once would mix their files.
+  const file = path.join(root, "lock");
+  for (const end = Date.now() + LOCK_MS; ; ) {
+    try {
+      fs.writeFileSync(file, String(process.pid), { flag: "wx", mode: 0o600 });
+      break;
+    } catch (error) {
+      if (error.code !== "EEXIST") throw error;
+    }
+    let holder = 0, age = 0;
+    try {
+      holder = Number(fs.readFileSync(file, "utf8"));
+      age = Date.now() - fs.statSync(file).mtimeMs;
+    } catch (error) {
+      if (error.code === "ENOENT") continue;
+      throw error;
+    }
+    // Without a number it is being written, unless it has been there for long.
+    if (holder ? !alive(holder) : age > 5000) fs.rmSync(file, { force: true });
+    else if (Date.now() > end) throw new Refused(`process ${holder} changes the installation; try again later`);
+    else pause(100);
+  }
+  try {
+    return work();
+  } finally {
+    fs.rmSync(file, { force: true });
+  }
+}
+
 const read = (file) => (fs.existsSync(file) ? JSON.parse(fs.readFileSync(file, "utf8")) : null);
 
 // ---------------------------------------------------------------- installing
 
+function formed(plan) {
+  // All of it before anything is written: each start reads what was installed.
+  if (plan?.format !== 1) throw new Refused(`a plan of format ${plan?.format}: install again with the command`);
+  const texts = ["agent", "url", "scenario", "release", "content", "digest", "program"];
+  const objects = ["files", "sums", "environment"];
+  const map = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  const broken = [
+    ...texts.filter((name) => typeof plan[name] !== "string"),
+    ...objects.filter((name) => !map(plan[name]) || Object.values(plan[name]).some((text) => typeof text !== "string")),
+    ...["packages", "headless"].filter((name) => !Array.isArray(plan[name])),
+  ];
+  if (broken.length) throw new Refused(`a plan without a proper ${broken.join(", ")}`);
+  if (!/^[a-z][a-z0-9-]{0,40}$/.test(plan.agent)) throw new Refused("a plan for an agent of no proper name");
+  if (!Buffer.from(plan.program, "base64").includes("ROOT/plan.next.json"))
+    throw new Refused("a plan without the program that checks it");
+  const names = Object.keys(plan.files);
+  const folders = new Set(names.flatMap((name) => name.split("/").map((_, i, all) => all.slice(0, i).join("/"))));
+  for (const name of names) {
+    if (!SAFE.test(name)) throw new Refused(`a file of the plan has an unsafe path: ${JSON.stringify(name)}`);
+    if (folders.has(name)) throw new Refused(`${name} is a file and a folder of the plan`);
+    if (name.length > 1000 || name.split("/").some((part) => Buffer.byteLength(part) > 200))
+      throw new Refused(`a file of the plan has too long a name: ${name.slice(0, 80)}`);
+  }
+}
+
 function checked(plan) {
-  if (plan.format !== 1) throw new Refused(`a plan of format ${plan.format}: install again with the command`);
+  formed(plan);
   const names = Object.keys(plan.files).sort();
   for (const name of names) {
     if (sha256(Buffer.from(plan.files[name], "base64")) !== plan.sums[name])
@@ -131,7 +201,10 @@ function place(root, plan) {
   for (const [file, name, text] of files) {
     const there = fs.existsSync(file) ? sha256(fs.readFileSync(file)) : null;
     if (there === plan.sums[name]) continue;
-    if (there && there !== before?.sums[name]) fs.copyFileSync(file, `${file}.yours`);
+    if (there && there !== before?.sums[name]) {
+      fs.rmSync(`${file}.yours`, { force: true }); // it may be a link that leads elsewhere
+      fs.copyFileSync(file, `${file}.yours`);
+    }
     write(file, Buffer.from(text, "base64"));
   }
   for (const name of Object.keys(before?.files ?? {})) {
@@ -170,12 +243,14 @@ function install(plan, { quiet = false } = {}) {
   const token = process.env.REEF_TOKEN;
   if (plan.needs_token && !token && !fs.existsSync(path.join(root, "token")))
     throw new Refused("this Reef needs a token: `export REEF_TOKEN=...`, then the same command again");
-  program(root, plan);
-  if (process.env.REEF_AGENT_VERSION) write(path.join(root, "version"), process.env.REEF_AGENT_VERSION);
-  if (token) write(path.join(root, "token"), token);
-  write(path.join(root, "plan.next.json"), JSON.stringify(plan));
-  finish(root);
-  const file = wrapper(root, plan);
+  const file = exclusive(root, () => {
+    program(root, plan);
+    if (process.env.REEF_AGENT_VERSION) write(path.join(root, "version"), process.env.REEF_AGENT_VERSION);
+    if (token) write(path.join(root, "token"), token);
+    write(path.join(root, "plan.next.json"), JSON.stringify(plan));
+    finish(root);
+    return wrapper(root, plan);
+  });
   if (quiet) return;
   const same = before && before.digest === plan.digest && before.content === plan.content;
   const words = same ? "is current" : before ? `is updated from ${before.release}` : "is installed";
@@ -220,7 +295,7 @@ async function ask(root, plan, route, { body, wait = 10_000 } = {}) {
     redirect: "error",
     signal: AbortSignal.timeout(wait),
   });
-  const text = await answer.text();
+  const text = await bounded(answer);
   if (!answer.ok) {
     let words = text.slice(0, 300);
     try {
@@ -233,6 +308,17 @@ async function ask(root, plan, route, { body, wait = 10_000 } = {}) {
   return JSON.parse(text);
 }
 
+async function bounded(answer) {
+  const parts = [];
+  let size = 0;
+  for await (const part of answer.body ?? []) {
+    size += part.length;
+    if (size > ANSWER_BYTES) throw new Refused(`${answer.url} sends more than an answer holds`);
+    parts.push(part);
+  }
+  return Buffer.concat(parts).toString("utf8");
+}
+
 const query = (plan) => `scenario=${encodeURIComponent(plan.scenario)}`;
 
 async function newest(root, plan, wait) {
@@ -242,6 +328,7 @@ async function newest(root, plan, wait) {
 
 async function update(root, plan) {
   const next = await ask(root, plan, `/reef/harness/plan?adapter=${plan.agent}&${query(plan)}`, { wait: 30_000 });
+  if (next?.agent !== plan.agent) throw new Refused(`the plan is not one for ${plan.agent}`);
   // The gateway may know itself by another name: the one that was installed from reaches it.
   install({ ...next, url: plan.url });
 }
@@ -354,7 +441,7 @@ async function versions(root, plan) {
   const found = await ask(root, plan, `/reef/harness/releases?${query(plan)}&limit=20`);
   for (const row of found.data) {
     const here = row.content_id === plan.content ? " (installed)" : "";
-    process.stdout.write(`${row.release_id}${here} ${row.reason ?? ""}`.trimEnd() + "\n");
+    process.stdout.write(plain(`${row.release_id}${here} ${row.reason ?? ""}`.trimEnd()) + "\n");
   }
 }
 
@@ -371,7 +458,7 @@ async function main() {
     return 0;
   }
   const root = path.dirname(fileURLToPath(import.meta.url));
-  finish(root);
+  if (fs.existsSync(path.join(root, "plan.next.json"))) exclusive(root, () => finish(root));
   const plan = read(path.join(root, "plan.json"));
   if (!plan) throw new Refused("nothing is installed here: run the installing command again");
   if (command === "update") return (await update(root, plan)) ?? 0;
