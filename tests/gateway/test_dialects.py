@@ -10,6 +10,7 @@ import pytest
 
 from reefcommon.ids import shard_in
 from services.gateway.domain.dialects.base import Spelling, Turn
+from services.gateway.domain.dialects.growing import Call
 from services.gateway.domain.dialects.response_items import call_item
 
 from .conftest import Bench
@@ -375,10 +376,9 @@ async def test_tools_of_a_namespace(bench: Bench, stream: bool) -> None:
 def test_a_call_goes_back_to_its_namespace() -> None:
     space = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "up"}]}
     turn = Turn({"tools": [space]}, {}, False, "reef", Spelling())
-    call = {"id": "c", "function": {"name": "a__up", "arguments": "{}"}}
-    item = call_item(turn, 0, call)
+    item = call_item(turn, Call(0, "c", "a__up", "{}"))
     assert (item["namespace"], item["name"]) == ("a", "up")
-    plain = call_item(turn, 0, {"id": "c", "function": {"name": "up", "arguments": ""}})
+    plain = call_item(turn, Call(0, "c", "up", ""))
     assert ("namespace" in plain, plain["name"]) == (False, "up")
 
 

@@ -28,12 +28,18 @@ def _merge_items(into: list[Any], items: list[Any]) -> None:
     if len(into) + len(items) > MAX_ITEMS:  # each is compared with those before it
         raise ValueError(f"more than {MAX_ITEMS} parts in one list")
     for item in items:
-        if not isinstance(item, dict):
+        if isinstance(item, dict):
+            joined(into, item)
+        else:
             into.append(item)
-            continue
-        if (place := _continued(into, item)) is None:
-            into.append(place := {})
-        _merge_fields(place, item)
+
+
+def joined(into: list[Any], piece: dict[str, Any]) -> dict[str, Any]:
+    """Add a piece to the item that it continues, or as a new item; return the item."""
+    if (place := _continued(into, piece)) is None:
+        into.append(place := {})
+    _merge_fields(place, piece)
+    return place
 
 
 def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -28,27 +28,42 @@ class Spelling:
     Another spelling would be other tokens, and the session would not go on where it was.
     """
 
-    _texts: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    # Some models give the same id to a call of each turn, and many servers to calls of all
+    # sessions: so the arguments are a part of the key.
+    _texts: OrderedDict[tuple[str, int], str] = field(default_factory=OrderedDict)
     _chars: int = 0
 
     def keep(self, call_id: str, text: str) -> None:
-        self._chars += _size(call_id, text) - _size(call_id, self._texts.pop(call_id, None))
-        self._texts[call_id] = text
+        value = given_of(text)
+        if text == _spelled(value):
+            return
+        key = (call_id, _mark(value))
+        self._chars += _size(key, text) - _size(key, self._texts.pop(key, None))
+        self._texts[key] = text
         while self._chars > REMEMBERED_CHARS:
             self._chars -= _size(*self._texts.popitem(last=False))
 
     def of(self, call_id: str, value: object) -> str:
         """Return the model's own text for arguments, or JSON as models write it."""
-        text = self._texts.get(call_id)
-        if text is not None and read(text) == value:
-            return text
-        # The spacing of the corpora that models have read.
-        return json.dumps(value, ensure_ascii=False)
+        text = self._texts.get((call_id, _mark(value)))
+        return text if text is not None and given_of(text) == value else _spelled(value)
 
 
-def _size(call_id: str, text: str | None) -> int:
+def _spelled(value: object) -> str:
+    # The spacing of the corpora that models have read.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _mark(value: object) -> int:
+    # Equal for what JSON clients do not tell apart: the order of keys, 1 and 1.0.
+    if isinstance(value, dict):
+        return hash(frozenset((key, _mark(item)) for key, item in value.items()))
+    return hash(tuple(map(_mark, value)) if isinstance(value, list) else value)
+
+
+def _size(key: tuple[str, int], text: str | None) -> int:
     # with the objects around a short text
-    return 0 if text is None else len(call_id) + len(text) + 256
+    return 0 if text is None else len(key[0]) + len(text) + 256
 
 
 @dataclass(slots=True)

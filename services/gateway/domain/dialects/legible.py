@@ -53,26 +53,6 @@ def first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     return [part for part in chunk.get("choices") or () if part.get("index") in (0, None)]
 
 
-def text_of(content: object) -> str:
-    """Return the text of a message; of parts, as some providers send, those that are text."""
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
-
-
-def calls_of(message: dict[str, Any], receipt: str) -> list[dict[str, str]]:
-    """Return id, name and arguments of each call, in the record's order. Each has an id."""
-    found = []
-    for number, call in enumerate(sorted(message.get("tool_calls") or (), key=place_of)):
-        function = call.get("function") or {}
-        call_id, name = call.get("id"), function.get("name") or ""
-        arguments = function.get("arguments") or "{}"
-        call_id = call_id or f"call_{receipt}_{number}"
-        found.append({"id": call_id, "name": name, "arguments": arguments})
-    return found
-
-
 def place_of(call: dict[str, Any]) -> int:
     index = call.get("index")
     return index if isinstance(index, int) else 0

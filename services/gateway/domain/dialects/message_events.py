@@ -1,16 +1,17 @@
 """The events of a stream of Messages."""
 
-from services.gateway.domain.deltas import merge
 from services.gateway.domain.dialects.base import Json, Translator, Turn
-from services.gateway.domain.dialects.legible import calls_of, first_choices, text_of
-from services.gateway.domain.dialects.messages import (
-    Messages,
+from services.gateway.domain.dialects.growing import Call, Growing
+from services.gateway.domain.dialects.message_blocks import (
     head_of,
+    shows_thoughts,
     stop_of,
     text_block,
+    thinking_block,
     usage_of,
     use_block,
 )
+from services.gateway.domain.dialects.messages import Messages
 
 
 def _json_delta(piece: str) -> Json:
@@ -18,18 +19,18 @@ def _json_delta(piece: str) -> Json:
 
 
 class MessageEvents(Translator):
-    """Blocks come after each other: a text, then each tool. Pieces are joined as in the record."""
+    """Blocks come after each other: thoughts, a text, then each tool."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__(turn)
+        self._growing = Growing(turn)
         self._index = -1
-        self._open = ""  # the kind of the open block
-        self._message: Json = {}
-        # the call that is sent as it comes: its id, and how much of its arguments was sent
-        self._begun, self._sent = "", 0
+        # the open block: None, "text", "thinking", or the number of a call
+        self._open: str | int | None = None
+        # the call that is sent as it comes, and how much of its arguments
+        self._live: int | None = None
+        self._sent = 0
         self._late: list[str] = []
-        self._choice: Json = {}
-        self._usage: object = None
 
     def begin(self) -> list[Json]:
         """Return the start of the message."""
@@ -39,61 +40,53 @@ class MessageEvents(Translator):
 
     def chunk(self, chunk: Json) -> list[Json]:
         """Return the events of a chunk."""
-        self._usage = chunk.get("usage") or self._usage
         found: list[Json] = []
-        for choice in first_choices(chunk):
-            if choice.get("finish_reason"):
-                self._choice = choice
-            delta = choice.get("delta") or {}
-            if text := text_of(delta.get("content")):
-                found += self._text(text)
-            if calls := delta.get("tool_calls"):
-                merge(self._message, "tool_calls", calls)
-                found += self._first()
+        for kind, text, number in self._growing.take(chunk):
+            if kind == "call":
+                found += self._call(self._growing.call(number))
+            elif self._live is not None:  # a block that was left cannot be gone on with
+                self._late += [text] if kind == "text" else []
+            elif kind == "text":
+                found += self._switch("text", text_block(""))
+                found.append(self._delta({"type": "text_delta", "text": text}))
+            elif shows_thoughts(self.turn):
+                found += self._switch("thinking", thinking_block(""))
+                found.append(self._delta({"type": "thinking_delta", "thinking": text}))
         return found
 
-    def _text(self, text: str) -> list[Json]:
-        if self._begun:  # a block cannot be opened again: text within a call comes after it
-            self._late.append(text)
-            return []
-        found = [] if self._open == "text" else self._start("text", text_block(""))
-        return [*found, self._delta({"type": "text_delta", "text": text})]
-
-    def _first(self) -> list[Json]:
+    def _call(self, call: Call) -> list[Json]:
         # Calls may come mixed, and blocks may not: the first is sent as it comes, others whole.
-        first, found = self._message["tool_calls"][0], []
-        function = first.get("function") or {}
-        if not self._begun:
-            if not first.get("id") or not function.get("name"):
-                return []
-            self._begun = first["id"]
-            found = self._start("call", use_block(first["id"], function["name"], {}))
-        text = function.get("arguments") or ""
-        piece, self._sent = text[self._sent :], len(text)
+        if self._live is None and call.name:
+            self._live = call.number
+        if self._live != call.number:
+            return []
+        found = self._switch(call.number, use_block(call, {}))
+        piece, self._sent = call.arguments[self._sent :], len(call.arguments)
         return [*found, self._delta(_json_delta(piece))] if piece else found
 
     def _rest(self) -> list[Json]:
         found: list[Json] = []
-        for call in calls_of(self._message, self.turn.receipt):
-            self.turn.spelling.keep(call["id"], call["arguments"])
-            if call["id"] != self._begun:
-                found += self._start("call", use_block(call["id"], call["name"], {}))
-                found.append(self._delta(_json_delta(call["arguments"])))
-        if self._late:
-            found += self._start("text", text_block(""))
-            found.append(self._delta({"type": "text_delta", "text": "".join(self._late)}))
+        for call in self._growing.calls():
+            if call.number != self._live:
+                found += self._switch(call.number, use_block(call, {}))
+                found.append(self._delta(_json_delta(call.arguments or "{}")))
+        if late := "".join(self._late):
+            found += self._switch("text", text_block(""))
+            found.append(self._delta({"type": "text_delta", "text": late}))
         return found
 
-    def _start(self, kind: str, block: Json) -> list[Json]:
+    def _switch(self, to: str | int, block: Json) -> list[Json]:
+        if self._open == to:
+            return []
         found = self._close()
-        self._open, self._index = kind, self._index + 1
+        self._open, self._index = to, self._index + 1
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
         return [*found, start]
 
     def _close(self) -> list[Json]:
-        if not self._open:
+        if self._open is None:
             return []
-        self._open = ""
+        self._open = None
         return [{"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, delta: Json) -> Json:
@@ -101,13 +94,15 @@ class MessageEvents(Translator):
 
     def end(self) -> list[Json]:
         """Return the end of the message; `message_stop` holds the receipt."""
-        reason, sequence = stop_of(self._choice)
+        for call in self._growing.calls():
+            self.turn.spelling.keep(call.id, call.arguments)
+        reason, sequence = stop_of(*self._growing.reason())
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         last: Json = {"type": "message_stop"}
         if self.turn.receipt:
             last["reef"] = {"agent_record_id": self.turn.receipt}
         body = [*self._rest(), *self._close()]
-        usage = usage_of(self._usage)
+        usage = usage_of(self._growing.usage)
         return [*body, {"type": "message_delta", "delta": delta, "usage": usage}, last]
 
     def failure(self, error: Json) -> list[Json]:

@@ -15,13 +15,21 @@ from services.gateway.domain.dialects.base import (
     Spelling,
     Turn,
     copied,
-    given_of,
     listed,
     text_field,
     texts_of,
     unsupported,
 )
-from services.gateway.domain.dialects.legible import calls_of, count_of, text_of
+from services.gateway.domain.dialects.growing import calls_of, reason_of, said
+from services.gateway.domain.dialects.message_blocks import (
+    head_of,
+    shows_thoughts,
+    stop_of,
+    text_block,
+    thinking_block,
+    usage_of,
+    whole_use,
+)
 from services.gateway.domain.errors import invalid
 
 _PLAIN = {
@@ -34,22 +42,6 @@ _PLAIN = {
 }
 # An agent's own line in the system text that differs from request to request.
 _NOISE = re.compile(r"^x-anthropic-billing-header:")
-# Parts of the vendor's usage that nothing here counts.
-_UNCOUNTED: Json = {
-    "cache_creation": None,
-    "cache_creation_input_tokens": 0,
-    "cache_read_input_tokens": 0,
-    "inference_geo": None,
-    "output_tokens_details": None,
-    "server_tool_use": None,
-    "service_tier": None,
-}
-_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "content_filter": "refusal",
-}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERRORS = {
     400: "invalid_request_error",
@@ -75,14 +67,12 @@ class Messages(Dialect):
     def answer(self, turn: Turn, chat: Json, /) -> Json:
         """Return a message."""
         choice = chat["choices"][0]
-        message = choice["message"]
-        text, content = text_of(message.get("content")), []
-        if text:
-            content.append(text_block(text))
-        for call in calls_of(message, turn.receipt):
-            turn.spelling.keep(call["id"], call["arguments"])
-            content.append(use_block(call["id"], call["name"], given_of(call["arguments"])))
-        reason, sequence = stop_of(choice)
+        text, thought = said(choice["message"])
+        calls = calls_of(turn, choice["message"])
+        content = [thinking_block(thought)] if thought and shows_thoughts(turn) else []
+        content += [text_block(text)] if text else []
+        content += [whole_use(call, turn.spelling) for call in calls]
+        reason, sequence = stop_of(*reason_of(choice, calls))
         return {
             **head_of(turn),
             "content": content,
@@ -122,10 +112,25 @@ def conversation(body: Json, spelling: Spelling) -> Json:
             _append(messages, found)
     chat: Json = {"messages": [_joined(message) for message in messages]}
     if tools := body.get("tools"):
-        chat["tools"] = [_tool(tool, n) for n, tool in enumerate(listed(tools, "tools"))]
+        given = list(enumerate(listed(tools, "tools")))
+        # A tool of the vendor's servers cannot run here: a client that has others does without.
+        own = [(n, tool) for n, tool in given if tool.get("type") in (None, "custom")]
+        chat["tools"] = [_tool(tool, n) for n, tool in own or given]
     if (choice := body.get("tool_choice")) is not None:
         chat |= _choice(choice)
+    if (form := _format(body)) is not None:
+        chat["response_format"] = {"type": "json_schema", "json_schema": form}
     return chat
+
+
+def _format(body: Json) -> Json | None:
+    config = body.get("output_config")
+    form = config.get("format") if isinstance(config, dict) else body.get("output_format")
+    if not isinstance(form, dict):
+        return None
+    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+        raise unsupported("output_config.format", "must be a json_schema with its schema")
+    return {"name": "answer", "schema": form["schema"], "strict": True}
 
 
 def _append(messages: list[Json], message: Json) -> None:
@@ -190,7 +195,7 @@ def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]
     if rest or not results:
         only = rest[0] if len(rest) == 1 else None
         text = only is not None and only["type"] == "text"
-        yield {"role": "user", "content": only["text"] if only and text else rest}
+        yield {"role": "user", "content": (only["text"] if only and text else rest) or ""}
 
 
 def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
@@ -220,10 +225,16 @@ def _pictures(block: Json) -> list[Json]:
 
 def _result(block: Json, param: str) -> str:
     content = block.get("content")
-    if _pictures(block):
-        content = [part for part in listed(content, param) if part.get("type") != "image"]
+    if isinstance(content, list):
+        content = [_said(part) for part in listed(content, param) if part.get("type") != "image"]
     text = texts_of(content, f"{param}.tool_result.content")
-    return f"Error: {text}" if block.get("is_error") and text else text
+    return f"Error: {text}".rstrip(": ") if block.get("is_error") else text
+
+
+def _said(part: Json) -> Json:
+    if part.get("type") != "tool_reference":
+        return part
+    return {"type": "text", "text": f"The tool {part.get('tool_name')} is loaded."}
 
 
 def _part(block: Json, param: str) -> Json:
@@ -263,31 +274,3 @@ def _choice(choice: object) -> Json:
     if not isinstance(kind, str) or kind not in _CHOICES:
         raise invalid("tool_choice", "'tool_choice.type' must be auto, any, tool or none.")
     return {**found, "tool_choice": _CHOICES[kind]}
-
-
-def head_of(turn: Turn) -> Json:
-    # a message's id leads to its record
-    head = {"id": f"msg_{turn.receipt}", "type": "message", "role": "assistant"}
-    return {**head, "model": turn.model, "container": None, "stop_details": None}
-
-
-def usage_of(usage: object) -> Json:
-    prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
-    return {**_UNCOUNTED, "input_tokens": prompt, "output_tokens": completion}
-
-
-def text_block(text: str) -> Json:
-    return {"type": "text", "text": text, "citations": None}
-
-
-def use_block(call_id: str, name: str, given: Json) -> Json:
-    caller = {"type": "direct"}
-    return {"type": "tool_use", "id": call_id, "name": name, "input": given, "caller": caller}
-
-
-def stop_of(choice: Json) -> tuple[str, str | None]:
-    # vLLM names the sequence that stopped it; a number there is a token id
-    sequence = choice.get("stop_reason")
-    if choice.get("finish_reason") == "stop" and isinstance(sequence, str):
-        return "stop_sequence", sequence
-    return _REASONS.get(str(choice.get("finish_reason")), "end_turn"), None

@@ -1,26 +1,34 @@
 """The events of a stream of Responses."""
 
-from services.gateway.domain.deltas import merge
 from services.gateway.domain.dialects.base import Json, Translator, Turn
-from services.gateway.domain.dialects.legible import calls_of, first_choices, text_of
+from services.gateway.domain.dialects.growing import Growing
 from services.gateway.domain.dialects.response_items import (
-    call_items,
+    call_item,
     cut_of,
     message_item,
+    reasoning_item,
     response,
 )
 
+_PARTS: dict[str, Json] = {
+    "text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "thought": {"type": "reasoning_text", "text": ""},
+}
+_CALL = "response.function_call_arguments"
+
 
 class ResponseEvents(Translator):
-    """Items come after each other: the text as it is written, then each call as it is whole."""
+    """Items are written as the model writes them, and all end with the answer."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__(turn)
         self._number = 0
-        self._texts: list[str] = []
-        self._message: Json = {}
-        self._usage: object = None
-        self._cut = ""
+        self._growing = Growing(turn)
+        # the place in the output of "text", "thought" and each call's number, and their texts
+        self._places: dict[str | int, int] = {}
+        self._ids: dict[str | int, str] = {}
+        self._texts: dict[str | int, list[str]] = {}
+        self._sent: dict[int, int] = {}
 
     def _numbered(self, *events: Json) -> list[Json]:
         found = []
@@ -37,77 +45,94 @@ class ResponseEvents(Translator):
 
     def chunk(self, chunk: Json) -> list[Json]:
         """Return the events of a chunk."""
-        self._usage = chunk.get("usage") or self._usage
         found: list[Json] = []
-        for choice in first_choices(chunk):
-            self._cut = self._cut or cut_of(choice)
-            delta = choice.get("delta") or {}
-            if text := text_of(delta.get("content")):
-                found += self._piece(text)
-            if calls := delta.get("tool_calls"):
-                merge(self._message, "tool_calls", calls)
+        for kind, text, number in self._growing.take(chunk):
+            found += self._called(number) if kind == "call" else self._written(kind, text)
+        return self._numbered(*found)
+
+    def _written(self, kind: str, text: str) -> list[Json]:
+        found = self._begins(kind)
+        self._texts[kind].append(text)
+        delta = {"type": f"response.{_PARTS[kind]['type']}.delta", **self._place(kind)}
+        extra: Json = {"logprobs": []} if kind == "text" else {}
+        return [*found, {**delta, "delta": text, **extra}] if text else found
+
+    def _called(self, number: int) -> list[Json]:
+        call = self._growing.call(number)
+        if not call.name:
+            return []
+        found = self._begins(number)
+        piece = call.arguments[self._sent.get(number, 0) :]
+        self._sent[number] = len(call.arguments)
+        delta = {"type": f"{_CALL}.delta", **self._place(number), "delta": piece}
+        return [*found, delta] if piece else found
+
+    def _begins(self, key: str | int) -> list[Json]:
+        if key in self._places:
+            return []
+        at = self._places[key] = len(self._places)
+        self._texts[key] = []
+        item = {**self._item(key, ""), "status": "in_progress"}
+        self._ids[key] = item["id"]
+        if isinstance(key, int):
+            item["arguments"] = ""
+        else:
+            item["content"] = []
+        found: list[Json] = [
+            {"type": "response.output_item.added", "output_index": at, "item": item}
+        ]
+        if not isinstance(key, int):
+            part = {"type": "response.content_part.added", **self._place(key)}
+            found.append({**part, "part": _PARTS[key]})
         return found
 
-    def _place(self) -> Json:
-        return {"item_id": f"msg_{self.turn.receipt}", "output_index": 0, "content_index": 0}
+    def _item(self, key: str | int, cut: str) -> Json:
+        if isinstance(key, int):
+            return call_item(self.turn, self._growing.call(key), cut=cut)
+        make = message_item if key == "text" else reasoning_item
+        return make(self.turn, "".join(self._texts[key]), cut=cut)
 
-    def _piece(self, text: str) -> list[Json]:
-        found = [] if self._texts else self._item_begins()
-        self._texts.append(text)
-        delta = {
-            "type": "response.output_text.delta",
-            **self._place(),
-            "delta": text,
-            "logprobs": [],
-        }
-        return self._numbered(*found, delta)
+    def _place(self, key: str | int) -> Json:
+        place = {"output_index": self._places[key], "item_id": self._ids[key]}
+        return place if isinstance(key, int) else {**place, "content_index": 0}
 
     def end(self) -> list[Json]:
         """Return the events of the items' ends, then `response.completed`."""
-        output: list[Json] = []
+        cut = cut_of(self._growing.reason()[0])
         found: list[Json] = []
-        calls = calls_of(self._message, self.turn.receipt)
-        if self._texts or not calls:
-            if not self._texts:
-                found += self._item_begins()
-            text, place = "".join(self._texts), self._place()
-            output.append(message_item(self.turn, text, cut=self._cut))
-            part = output[0]["content"][0]
-            done = {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
-            found += [done, {"type": "response.content_part.done", **place, "part": part}]
-            found.append(_done(0, output[0]))
-        for item in call_items(self.turn, calls):
-            found += _call_events(len(output), item)
+        if set(self._places) <= {"thought"}:
+            found += self._begins("text")
+        output = []
+        for key in self._places:
+            item = self._item(key, cut)
             output.append(item)
-        kind = "response.incomplete" if self._cut else "response.completed"
-        whole = response(self.turn, output, self._usage, cut=self._cut)
+            found += self._ends(key, item)
+        kind = "response.incomplete" if cut else "response.completed"
+        whole = response(self.turn, output, self._growing.usage, cut=cut)
         return self._numbered(*found, {"type": kind, "response": whole})
 
-    def _item_begins(self) -> list[Json]:
-        item = {**message_item(self.turn, ""), "status": "in_progress", "content": []}
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        added = {"type": "response.output_item.added", "output_index": 0, "item": item}
-        return [added, {"type": "response.content_part.added", **self._place(), "part": part}]
+    def _ends(self, key: str | int, item: Json) -> list[Json]:
+        place = self._place(key)
+        last = {"type": "response.output_item.done", "output_index": self._places[key]}
+        if isinstance(key, int):
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            return [{"type": f"{_CALL}.done", **place, **done}, {**last, "item": item}]
+        part = item["content"][0]
+        extra: Json = {"logprobs": []} if key == "text" else {}
+        return [
+            {"type": f"response.{part['type']}.done", **place, "text": part["text"], **extra},
+            {"type": "response.content_part.done", **place, "part": part},
+            {**last, "item": item},
+        ]
 
     def failure(self, error: Json) -> list[Json]:
         """Return the event of an error."""
-        # The vendor's own client reads the fields of the event, others those of its error.
         said = {"code": error.get("code"), "message": error.get("message", ""), "param": None}
         kind = {"type": error.get("type") or "server_error"}
-        return self._numbered({"type": "error", **said, "error": {**kind, **said}})
-
-
-def _done(index: int, item: Json) -> Json:
-    return {"type": "response.output_item.done", "output_index": index, "item": item}
-
-
-def _call_events(index: int, item: Json) -> list[Json]:
-    begun = {**item, "arguments": "", "status": "in_progress"}
-    place, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]
-    kind = "response.function_call_arguments"
-    return [
-        {"type": "response.output_item.added", "output_index": index, "item": begun},
-        {"type": f"{kind}.delta", **place, "delta": arguments},
-        {"type": f"{kind}.done", **place, "arguments": arguments, "name": item["name"]},
-        _done(index, item),
-    ]
+        # Codex reads the response that failed alone. The vendor's own client reads the fields of
+        # the last event, others those of its error.
+        whole = response(self.turn, [], None, status="failed")
+        code = "rate_limit_exceeded" if error.get("status") == 429 else "server_error"
+        whole["error"] = {"code": code, "message": said["message"]}
+        failed = {"type": "response.failed", "response": whole}
+        return self._numbered(failed, {"type": "error", **said, "error": {**kind, **said}})

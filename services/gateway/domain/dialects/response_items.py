@@ -1,6 +1,7 @@
 """The objects of an answer in Responses."""
 
 from services.gateway.domain.dialects.base import Json, Turn, listed, text_field
+from services.gateway.domain.dialects.growing import Call
 from services.gateway.domain.dialects.legible import count_of
 
 PREFIX = "resp_"
@@ -26,7 +27,6 @@ _ECHOED: Json = {
 }
 # A chat's tools have no namespaces: theirs go before their names.
 BETWEEN = "__"
-_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _TOOL: Json = {"description": None, "parameters": None, "strict": None}
 
 
@@ -65,20 +65,23 @@ def response(
     }
 
 
-def cut_of(choice: Json) -> str:
-    """Return the reason of an answer that was cut short; "" of a complete one."""
-    return _CUTS.get(str(choice.get("finish_reason")), "")
-
-
 def _usage(usage: object) -> Json:
     prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    stated: Json = usage if isinstance(usage, dict) else {}
+    cached = count_of(stated.get("prompt_tokens_details"), "cached_tokens")
+    thought = count_of(stated.get("completion_tokens_details"), "reasoning_tokens")
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": prompt + completion,
     }
+
+
+def cut_of(reason: str) -> str:
+    """Return why an answer is incomplete, in this API's words; empty if it is whole."""
+    return {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason, "")
 
 
 def message_item(turn: Turn, text: str, *, cut: str = "") -> Json:
@@ -92,22 +95,28 @@ def message_item(turn: Turn, text: str, *, cut: str = "") -> Json:
     }
 
 
-def call_items(turn: Turn, calls: list[dict[str, str]]) -> list[Json]:
+def reasoning_item(turn: Turn, text: str, *, cut: str = "") -> Json:
+    return {
+        "type": "reasoning",
+        "id": f"rs_{turn.receipt}",
+        "status": "incomplete" if cut else "completed",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}],
+    }
+
+
+def call_item(turn: Turn, call: Call, *, cut: str = "") -> Json:
     named = {flat: (space, tool["name"]) for flat, space, tool in _spaced(turn.asked)}
-    found = []
-    for index, call in enumerate(calls):
-        space, name = named.get(call["name"], ("", call["name"]))
-        item = {
-            "type": "function_call",
-            **({"namespace": space} if space else {}),
-            "id": f"fc_{turn.receipt}_{index}",
-            "call_id": call["id"],
-            "name": name,
-            "arguments": call["arguments"],
-            "status": "completed",
-        }
-        found.append(item)
-    return found
+    space, name = named.get(call.name, ("", call.name))
+    return {
+        "type": "function_call",
+        **({"namespace": space} if space else {}),
+        "id": f"fc_{turn.receipt}_{call.number}",
+        "call_id": call.id,
+        "name": name,
+        "arguments": call.arguments or "{}",
+        "status": "incomplete" if cut and not call.whole else "completed",
+    }
 
 
 def _spaced(asked: Json) -> list[tuple[str, str, Json]]:

@@ -18,12 +18,13 @@ from services.gateway.domain.dialects.base import (
     texts_of,
     unsupported,
 )
-from services.gateway.domain.dialects.legible import calls_of, text_of
+from services.gateway.domain.dialects.growing import calls_of, reason_of, said
 from services.gateway.domain.dialects.response_items import (
     BETWEEN,
-    call_items,
+    call_item,
     cut_of,
     message_item,
+    reasoning_item,
     response,
     spread,
 )
@@ -39,6 +40,7 @@ _PLAIN = {
     "safety_identifier": "safety_identifier",
 }
 _TEXTS = ("input_text", "output_text", "text")
+_HERE = ("function", "namespace")  # other tools run at the vendor's
 
 
 class Responses(Dialect):
@@ -51,10 +53,13 @@ class Responses(Dialect):
                 raise unsupported(name, "is not supported here")
         chat = {**copied(body, _PLAIN), "messages": messages_of(body)}
         if tools := body.get("tools"):
+            given = list(enumerate(listed(tools, "tools")))
+            # A tool of the vendor's servers cannot run here: a client that has others does without.
+            own = [(number, tool) for number, tool in given if tool.get("type") in _HERE]
             chat["tools"] = [
                 _tool({**tool, "name": name}, f"tools[{number}]")
-                for number, given in enumerate(listed(tools, "tools"))
-                for name, _, tool in spread(given, f"tools[{number}]")
+                for number, outer in own or given
+                for name, _, tool in spread(outer, f"tools[{number}]")
             ]
         if (choice := body.get("tool_choice")) is not None:
             chat["tool_choice"] = _choice(choice)
@@ -65,12 +70,13 @@ class Responses(Dialect):
     def answer(self, turn: Turn, chat: Json, /) -> Json:
         """Return a response."""
         choice = chat["choices"][0]
-        message, cut = choice["message"], cut_of(choice)
-        output: list[Json] = []
-        text, calls = text_of(message.get("content")), calls_of(message, turn.receipt)
+        text, thought = said(choice["message"])
+        calls = calls_of(turn, choice["message"])
+        cut = cut_of(reason_of(choice, calls)[0])
+        output = [reasoning_item(turn, thought, cut=cut)] if thought else []
         if text or not calls:
             output.append(message_item(turn, text, cut=cut))
-        output += call_items(turn, calls)
+        output += [call_item(turn, call, cut=cut) for call in calls]
         return response(turn, output, chat.get("usage"), cut=cut)
 
     def error(self, _status: int, error: Json, /) -> Json:
@@ -89,7 +95,7 @@ def messages_of(body: Json) -> list[Json]:
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
         _add(messages, item, f"input[{index}]")
-    messages = _begun(messages, 1 if instructions else 0)
+    messages = _answered(_begun(messages, 1 if instructions else 0))
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
     return messages
@@ -106,6 +112,27 @@ def _begun(messages: list[Json], at: int) -> list[Json]:
     return [*messages[:at], {"role": "system", "content": text}, *messages[end:]]
 
 
+def _answered(messages: list[Json]) -> list[Json]:
+    # Results follow their calls at once in a chat; an agent may have said something in between.
+    found: list[Json] = []
+    waiting: list[Json] = []
+    open_ids: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            open_ids.discard(message["tool_call_id"])
+        elif open_ids and not message.get("tool_calls"):
+            waiting.append(message)
+            continue
+        else:
+            found += waiting
+            waiting, open_ids = [], {call["id"] for call in message.get("tool_calls") or ()}
+        found.append(message)
+        if not open_ids:
+            found += waiting
+            waiting = []
+    return found + waiting
+
+
 def continued(record: Json, messages: list[Json]) -> list[Json]:
     """Return the messages that go on after a record. Its instructions are not carried over."""
     before = list(record["request"].get("messages") or ())
@@ -120,7 +147,12 @@ def continued(record: Json, messages: list[Json]) -> list[Json]:
 def _add(messages: list[Json], item: Json, param: str) -> None:
     match item.get("type", "message"):
         case "message":
-            messages.append(_said(item, param))
+            said, last = _said(item, param), messages[-1] if messages else {}
+            # A text after the calls of a turn is its text too.
+            if said["role"] == "assistant" and last.get("tool_calls"):
+                last["content"] = "".join((last["content"] or "", said["content"])) or None
+            else:
+                messages.append(said)
         case "function_call":
             name, space = text_field(item, "name", param), ""
             if item.get("namespace") is not None:
@@ -169,6 +201,10 @@ def _said(item: Json, param: str) -> Json:
     parts = listed(content, f"{param}.content")
     if role == "user" and any(part.get("type") == "input_image" for part in parts):
         return {"role": role, "content": [_part(part, param) for part in parts]}
+    parts = [
+        {"type": "text", "text": part.get("refusal")} if part.get("type") == "refusal" else part
+        for part in parts
+    ]
     return {"role": role, "content": texts_of(parts, f"{param}.content", _TEXTS)}
 
 
@@ -182,6 +218,8 @@ def _tool(tool: Json, param: str) -> Json:
     if tool.get("type") != "function":
         words = f"is a tool of the vendor's servers ({str(tool.get('type'))[:40]}); send functions"
         raise unsupported(param, words)
+    if not tool["name"]:  # perhaps a tool in the shape of a chat's
+        raise invalid(f"{param}.name", f"'{param}.name' must be a name, beside 'type'.")
     names = {"description": "description", "parameters": "parameters", "strict": "strict"}
     function = {"name": text_field(tool, "name", param), **copied(tool, names)}
     return {"type": "function", "function": function}
