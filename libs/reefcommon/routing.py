@@ -93,7 +93,7 @@ def read_policy(tree: Path) -> RoutingPolicy:
     """Read a content. Raises Poison."""
     try:
         return RoutingPolicy.model_validate_json((tree / FILE).read_bytes())
-    except FileNotFoundError:
+    except OSError:  # absent, or a folder
         raise Poison(f"a routing policy is a file {FILE}") from None
     except ValidationError as error:
         raise Poison(f"not a routing policy: {explain(error)}") from None

@@ -1,5 +1,6 @@
 """Endpoints of `models:` that answer users: strict, away, limited, without an account."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -277,3 +278,51 @@ def test_a_key_that_cannot_be_read_ends_the_start(tmp_path):
     config = parse(f"{SAO}models: {{far: {entry}}}\nserving: {{upstreams: [far]}}\n")
     with pytest.raises(BadConfig, match="key_file"):
         providers_of(config, connect_timeout_s=1.0, max_answer_bytes=1)
+
+
+@pytest.mark.parametrize("status", [404, 405, 500])
+async def test_requests_that_a_provider_cannot_answer_take_it_from_nobody(tmp_path, status):
+    """A route that it lacks, or a request that it fails on, is no fault of the endpoint."""
+    async with provided(tmp_path, THEIRS, status=status) as (bench, strict):
+        for _ in range(4):
+            assert (await bench.chat()).status_code >= 500
+        strict.status = 200
+        assert (await bench.chat()).status_code == 200
+
+
+@dataclass
+class EchoingProvider(StrictProvider):
+    """Repeats the key that it was given, cut anywhere."""
+
+    cut: int = 1
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        given = request.headers["authorization"]
+        head = {"id": "c", "object": "chat.completion", "model": body["model"]}
+        message = {"role": "assistant", "content": f"told {given}"}
+        headers = {"x-debug-authorization": given}
+        if not body.get("stream"):
+            whole = {**head, "choices": [{"index": 0, "message": message, "debug": given}]}
+            return JSONResponse(whole, headers=headers)
+        error = json.dumps({"error": {"message": f"bad key {given}"}})
+        chunk = {**head, "choices": [{"index": 0, "delta": message}]}
+        text = f"data: {json.dumps(chunk)}\n\ndata: {error}\n\n".encode()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(text), self.cut):
+                yield text[start : start + self.cut]
+                await asyncio.sleep(0)
+
+        return StreamingResponse(pieces(), media_type="text/event-stream", headers=headers)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 10_000])
+async def test_no_answer_header_or_event_repeats_the_key(tmp_path, monkeypatch, cut):
+    monkeypatch.setattr("tests.gateway.test_providers.StrictProvider", EchoingProvider)
+    async with provided(tmp_path, THEIRS, cut=cut or 1) as (bench, _):
+        answer = await bench.chat(stream=cut > 0)
+        record = bench.log.records[-1].model_dump_json()
+        assert "told Bearer ***" in answer.text
+        assert "told Bearer ***" in record
+        assert KEY not in answer.text + str(answer.headers) + record

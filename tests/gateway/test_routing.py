@@ -1,5 +1,6 @@
 """A routing policy at the gateway: at once, the same on all gateways, the head if a release lacks."""
 
+import asyncio
 import contextlib
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from reefcommon.artifacts import describe
+from reefcommon.errors import Unavailable
 from reefcommon.events import Release, ReleasePublished
 from reefcommon.routing import RoutingPolicy, write_policy
 from tests.fakes.artifacts import MemoryArtifactStore
@@ -175,3 +177,51 @@ async def test_a_policy_by_http_is_a_candidate(canary: Canary) -> None:
     for wrong in ({"shares": {OLD: 1.5}}, {"shares": {OLD: 0.6, NEW: 0.6}}, {"share": {}}):
         answer = await canary.bench.http.post("/reef/scenarios/default/routing", json=wrong)
         assert answer.status_code == 400, answer.text
+
+
+async def test_a_store_that_is_away_moves_no_session(
+    canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is gone makes the gateway look again; a new head keeps the same policy."""
+    made = canary.policy(shares={OLD: 0.5, "gone": 0.1})
+    before = {i: (await canary.asked(x_reef_tag_session=f"s-{i}"))[0] for i in range(12)}
+    assert set(before.values()) == {OLD, made.release_id}
+    monkeypatch.setattr("services.gateway.upstream.routes.AGAIN_S", 0.0)
+    reads = 0
+
+    async def away(_scenario: str) -> list[Release]:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0.05)
+        raise Unavailable("away, as asked")
+
+    canary.bench.heads.pending = away  # type: ignore[method-assign]
+    newer = canary.put(9, made.adapter, routing=made.contents["routing"])
+    kept = {i: (await canary.asked(x_reef_tag_session=f"s-{i}"))[0] for i in range(12)}
+    assert kept == {i: OLD if was == OLD else newer.release_id for i, was in before.items()}
+    status = (await canary.bench.http.get("/reef/status")).json()["services"]["gateway"]
+    assert "away" in status["not_routed"]["default"]["policy"]
+
+
+async def test_requests_at_once_read_a_policy_once(canary: Canary) -> None:
+    canary.policy(shares={OLD: 0.5})
+    reads, pending = 0, canary.bench.heads.pending
+
+    async def counted(scenario: str) -> list[Release]:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0.05)
+        return await pending(scenario)
+
+    canary.bench.heads.pending = counted  # type: ignore[method-assign]
+    await asyncio.gather(*(canary.asked(x_reef_tag_session=f"s-{i}") for i in range(20)))
+    assert reads == 1
+
+
+async def test_a_folder_in_place_of_a_policy_leaves_all_to_the_head(canary: Canary) -> None:
+    (tree := canary.folder / "odd").mkdir()
+    (tree / "routing.json").mkdir()
+    (tree / "routing.json/x").write_text("x")
+    content = canary.store.put(tree, describe(tree, "routing"), "default")
+    made = canary.put(2, canary.chain[0].adapter, routing=content)
+    assert (await canary.asked())[0] == made.release_id

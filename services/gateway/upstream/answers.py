@@ -31,8 +31,8 @@ class HttpAnswer:
     """EngineAnswer on a connection to a node."""
 
     __slots__ = (
-        "_connection", "_limit_bytes", "_node", "_pool", "_secret", "_whole", "event_stream",
-        "headers", "status",
+        "_connection", "_kept", "_limit_bytes", "_node", "_pool", "_secret", "_whole",
+        "event_stream", "headers", "status",
     )  # fmt: skip
 
     def __init__(
@@ -42,10 +42,15 @@ class HttpAnswer:
         self._pool = pool
         self._node = node
         self._limit_bytes = limit_bytes
+        # Some nodes repeat Reef's own key: in errors, in events, in headers of their debugging.
         self._secret = secret
+        self._kept = b""  # perhaps the beginning of the key
         self._whole: bytes | None = None
         self.status = connection.status
-        self.headers = relayed(connection.headers)
+        self.headers = [
+            (name, value.replace(secret, b"***") if secret else value)
+            for name, value in relayed(connection.headers)
+        ]
         content_type = value_of(connection.headers, b"content-type")
         self.event_stream = content_type.partition(b";")[0].strip() == b"text/event-stream"
 
@@ -58,23 +63,28 @@ class HttpAnswer:
             size += len(part)
             if size > self._limit_bytes:
                 raise answer_too_large()
-        whole = b"".join(parts)
-        # some nodes repeat Reef's own key in their errors
-        if self._secret and self.status >= 400:
-            whole = whole.replace(self._secret, b"***")
-        self._whole = whole
-        return whole
+        self._whole = b"".join(parts)
+        return self._whole
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while chunk := await self._some():
             yield chunk
 
     async def _some(self) -> bytes:
-        try:
-            return await self._connection.some()
-        except OSError as error:
-            self._node.failed(time.monotonic())
-            raise failed(self._node, error, "The serving node broke off its answer") from error
+        while True:
+            try:
+                part = await self._connection.some()
+            except OSError as error:
+                self._node.failed(time.monotonic())
+                raise failed(self._node, error, "The serving node broke off its answer") from error
+            if not self._secret:
+                return part
+            found = (self._kept + part).replace(self._secret, b"***")
+            kept = _begun(found, self._secret) if part else 0
+            end = len(found) - kept
+            self._kept = found[end:]
+            if end or not part:
+                return found[:end]
 
     async def close(self, *, finished: bool) -> None:
         self._node.in_flight -= 1
@@ -91,6 +101,12 @@ class HttpAnswer:
             self._pool.give_back(connection)
         else:
             connection.cut()
+
+
+def _begun(data: bytes, secret: bytes) -> int:
+    """Return the length of a secret's beginning at the end of some data."""
+    most = min(len(data), len(secret) - 1)
+    return next((n for n in range(most, 0, -1) if data.endswith(secret[:n])), 0)
 
 
 def relayed(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -18,6 +18,9 @@ log = structlog.get_logger()
 
 # The fault is of the address, the key, the name or the account, not of the request.
 SETUP = frozenset({401, 402, 403, 404, 405, 407, 421, 426})
+# Of the endpoint for all requests: those count for the breaker. A 500 or 404 may be about one
+# request or route, and must not take the endpoint from all others.
+COUNTED = frozenset({401, 402, 403, 407, 502, 503, 504, 529})
 
 
 class Provider:
@@ -107,10 +110,11 @@ class Provider:
         status = connection.status
         words = f"refuses Reef's account or address ({status})"
         words += f"; the operator looks at models.{self.name} in serve.yaml"
-        useless = words if status in SETUP else unreadable(connection)
-        if status >= 500 or useless:
+        odd = unreadable(connection)
+        useless = words if status in SETUP else odd
+        if status in COUNTED or odd:
             node.failed(time.monotonic())
-        else:
+        elif status < 500 and useless is None:
             node.succeeded()
         if useless is None:
             self.problem = f"answers {status}" if status >= 500 or status == 429 else ""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -29,6 +29,7 @@ class Found:
     policy: RoutingPolicy = field(default_factory=RoutingPolicy)
     releases: Mapping[str, Release] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
+    content: str = ""
     at: float = field(default_factory=time.monotonic)
 
     def fits(self, head: Release) -> bool:
@@ -43,6 +44,7 @@ class Routes:
     heads: ReleaseHeads
     contents: Contents | None
     _found: dict[str, Found] = field(default_factory=dict)
+    _reading: dict[str, asyncio.Lock] = field(default_factory=dict)
     # by scenario and release: the time at which no node held it
     _lacking: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -60,11 +62,24 @@ class Routes:
         if content is None:
             return Found(head.release_id)
         known = self._found.get(head.scenario)
-        if known is None or not known.fits(head):
-            known = self._found[head.scenario] = await self._read(head)
-            for name, fault in known.faults.items():
-                log.warning("not_routed", scenario=head.scenario, release=name, reason=fault)
-        return known
+        if known is not None and known.fits(head):
+            return known
+        # One reads for all requests that wait for it.
+        async with self._reading.setdefault(head.scenario, asyncio.Lock()):
+            known = self._found.get(head.scenario)
+            if known is None or not known.fits(head):
+                known = self._found[head.scenario] = await self._newest(head, content, known)
+            return known
+
+    async def _newest(self, head: Release, content: str, known: Found | None) -> Found:
+        found = replace(await self._read(head), content=content)
+        for name, fault in found.faults.items():
+            log.warning("not_routed", scenario=head.scenario, release=name, reason=fault)
+        if "policy" not in found.faults or known is None or known.content != content:
+            return found
+        # A store that is away moves no session that knows its release.
+        faults = {**known.faults, "policy": found.faults["policy"]}
+        return replace(known, head_id=head.release_id, faults=faults, at=found.at)
 
     async def traffic(self, head: Release) -> dict[str, dict[str, Any]]:
         """Return who gets what, by release: the share of the sessions, and the rules."""
