@@ -1,5 +1,6 @@
 """Proposals for a harness, as mutations or in words: durable, then claimed by the harness host."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -113,7 +114,8 @@ def proposal_routes(desk: Desk) -> APIRouter:
         """Propose changes of the harness. They are admitted and judged as a recipe's own."""
         grant.check("report", scenario)
         given = [mutation.model_dump() for mutation in body.mutations]
-        _check(given, body.reason)
+        # Other requests go on: a screen of the largest proposal takes part of a second.
+        await asyncio.to_thread(_check, given, body.reason)
         event = HarnessProposed(
             mutations=tuple(given),
             reason=body.reason,
@@ -128,8 +130,9 @@ def proposal_routes(desk: Desk) -> APIRouter:
     ) -> Response:
         """Tell the harness recipe in words what to change. It sees them as data."""
         grant.check("report", scenario)
-        if (found := objection(body.text)) is not None:
-            raise ApiError(400, f"'text' {found}.", code="inadmissible", param="text")
+        for name, value in (("text", body.text), ("session", body.session or "")):
+            if (found := objection(value)) is not None:
+                raise ApiError(400, f"'{name}' {found}.", code="inadmissible", param=name)
         common = _common(scenario, body.key, request)
         event = InstructionGiven(text=body.text, session_id=body.session, **common)
         return await _sent(desk, event, digest("instruction", body.text, body.session), body.key)
