@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from recipes.distillation.messages import without_thoughts
 from recipes.feedback_rules.recipe import words_of
 from recipes.openclaw_rl.judge import text_of
 from reefcommon.errors import Unavailable
@@ -52,7 +53,9 @@ async def ask(
         if isinstance(error, Unavailable):
             raise
         return ""
-    return reply.text
+    said = without_thoughts(reply.text)
+    # A thought that was cut off holds drafts, and no answer.
+    return "" if said.startswith("<think>") else said
 
 
 def request_of(unit: Unit) -> tuple[Mapping[str, Any], ...]:

@@ -274,6 +274,34 @@ def test_a_token_is_asked_for_before_anything_is_fetched(
     assert machine.npm_calls == []
 
 
+def test_a_node_that_has_moved_is_found_again(machine: Machine, gateway: FakeGateway) -> None:
+    installed(machine, plan(FIRST, "r1", gateway))
+    text = machine.wrapper.read_text()
+    node = text.split("node='")[1].split("'")[0]
+    assert Path(node).is_file()
+    machine.wrapper.write_text(text.replace(node, "/opt/node-of-last-year/bin/node"))
+    assert machine.started("-p", "hi")["argv"][-1] == "hi"
+
+
+def test_folders_that_are_named_from_here_are_found_from_elsewhere(
+    machine: Machine, gateway: FakeGateway
+) -> None:
+    installed(machine, plan(FIRST, "r1", gateway), REEF_AGENTS="agents", REEF_BIN="bin", HOME="")
+    wrapper = str(machine.home / "bin/reef-pi")
+    done = machine.run("sh", "-c", 'cd / && exec "$0" -p hi', wrapper)
+    assert done.returncode == 0, done.stderr
+    assert (machine.home / "agents/pi/plan.json").is_file()
+
+
+def test_a_program_that_is_gone_is_fetched_again(machine: Machine, gateway: FakeGateway) -> None:
+    installed(machine, plan(FIRST, "r1", gateway))
+    assert "--include=optional --global=false" in machine.npm_calls[0]
+    shutil.rmtree(next(machine.root.glob("app/*/node_modules")))
+    assert machine.agent("doctor").returncode == 0
+    assert len(machine.npm_calls) == 2
+    assert machine.started("-p", "hi")["argv"][-1] == "hi"
+
+
 @pytest.mark.parametrize("program", ["node", "npm"])
 def test_a_missing_program_is_named(program: str, machine: Machine, gateway: FakeGateway) -> None:
     bare = machine.home / "bare"

@@ -61,6 +61,20 @@ async def test_a_model_that_does_not_answer_is_no_score(
     assert list(runner.home.iterdir()) == []
 
 
+@pytest.mark.parametrize(("later", "score"), [(503, False), (429, False), (400, True)])
+async def test_time_that_went_by_without_the_model_is_no_score(
+    model: Model, tmp_path: Path, later: int, score: bool
+) -> None:
+    """Agents wait and ask again. What they ask wrongly is their own."""
+    model.answer = lambda _messages: later if len(model.asked) > 1 else "insist"
+    running = runner_at(tmp_path, timeout_s=2.0).run(task(), (), seat(model))
+    if score:
+        assert (await running).status == "timeout"
+    else:
+        with pytest.raises(Transient, match=f"go on answering: {later}"):
+            await running
+
+
 async def test_a_program_that_cannot_start_is_no_score(model: Model, tmp_path: Path) -> None:
     program = tmp_path / "agent"
     program.write_text("#!/no/such/program\n")

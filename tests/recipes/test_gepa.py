@@ -23,6 +23,7 @@ from reefcommon.errors import BadConfig
 from reefcommon.events import CandidateProposed
 from reefcommon.harness.delivery import episode_messages
 from reefcommon.harness.tree import Entry, Rejection, apply
+from reefcommon.recipe_context import Reply
 from reefcommon.recipe_loading import load_recipe
 from services.harness.executor import instruction
 from tests.harness.support import AT
@@ -132,6 +133,21 @@ async def test_a_text_over_the_limit_is_no_child_and_the_limit_is_told():
     await recipe(iterations=3, max_text_chars=100, train=TRAIN[:6]).propose(ctx, (), (), ())
     assert len(ctx.store.values["search"]["search"]["candidates"]) == 1
     assert ctx.answers == len(VALIDATION) + 3 * 3, "the parent alone was run"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_draft_in_a_thought_is_no_text(cut):
+    class Thinking(Context):
+        async def _chat(self, messages, **params):
+            (reply,) = await super()._chat(messages, **params)
+            thought = "<think>A draft:\n```\na draft\n```\n"
+            return [Reply(thought if cut else f"{thought}</think>\n{reply.text}")]
+
+    ctx = Thinking(score=lambda texts, task: len(texts["rules"]) / 100)
+    await recipe(iterations=1).propose(ctx, (), (), ())
+    texts = [each["texts"]["rules"] for each in ctx.store.values["search"]["search"]["candidates"]]
+    assert len(texts) == (1 if cut else 2)
+    assert "draft" not in str(texts)
 
 
 async def test_a_text_that_the_rules_refuse_is_no_child():

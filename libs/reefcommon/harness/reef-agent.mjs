@@ -30,9 +30,10 @@ class Refused extends Error {}
 
 // ---------------------------------------------------------------- paths
 
-const rootOf = (agent) =>
-  path.join(process.env.REEF_AGENTS || path.join(os.homedir(), ".local", "share", "reef"), agent);
-const binOf = () => process.env.REEF_BIN || path.join(os.homedir(), ".local", "bin");
+// A service may have an empty HOME, and a path that is not whole is another one in each folder.
+const local = (...parts) => path.join(os.homedir() || os.userInfo().homedir, ".local", ...parts);
+const rootOf = (agent) => path.resolve(process.env.REEF_AGENTS || local("share", "reef"), agent);
+const binOf = () => path.resolve(process.env.REEF_BIN || local("bin"));
 
 const SAFE = /^(?!\/)(?!.*(?:^|\/)\.{1,2}(?:\/|$))(?!.*\/\/)[^\\\0-\x1f\x7f]+[^/\\\0-\x1f\x7f]$/;
 
@@ -166,7 +167,9 @@ function chosen(root, plan) {
 
 function npm(folder, ...packages) {
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
-  const words = ["install", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"];
+  // A user's settings may leave out the part with the program, or install elsewhere.
+  const here = ["--include=optional", "--global=false"];
+  const words = ["install", ...here, "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"];
   const done = spawnSync("npm", [...words, "--prefix", folder, ...packages], { stdio: ["ignore", "ignore", "inherit"], umask: 0o077 });
   if (done.status !== 0) throw new Refused(`npm could not install ${packages.join(", ")}: see above`);
 }
@@ -178,17 +181,19 @@ function program(root, plan) {
   const mark = path.join(folder, ".complete");
   const own = Boolean(one.node) && older(process.version, one.node);
   const major = one.node.split(".")[0];
-  if (!fs.existsSync(mark)) {
+  const script = path.join(folder, "node_modules", one.name, one.program);
+  if (!fs.existsSync(mark) || !fs.existsSync(script)) {
     say(`fetching ${one.name} ${one.version}${own ? ` and Node ${major}` : ""} from npm; this takes a minute`);
     const node = `node-${process.platform}-${process.arch}@${major}`;
     npm(folder, `${one.name}@${one.version}`, ...(own ? [node] : []));
+    if (!fs.existsSync(script)) throw new Refused(`npm has installed no ${script}`);
     write(mark, JSON.stringify({ own }));
   }
   const alone = path.join(folder, "node_modules", `node-${process.platform}-${process.arch}`, "bin", "node");
   const node = JSON.parse(fs.readFileSync(mark, "utf8")).own ? alone : process.execPath;
   return {
     node: one.node ? node : "", // a program without Node is started as it is
-    script: path.join(folder, "node_modules", one.name, one.program),
+    script,
     version: one.version,
   };
 }
@@ -228,7 +233,9 @@ function wrapper(root, plan) {
   const lines = [
     "#!/bin/sh",
     mark,
-    `exec ${quoted(process.execPath)} ${quoted(path.join(root, "reef-agent.mjs"))} "$@"`,
+    `node=${quoted(process.execPath)}`,
+    '[ -x "$node" ] || node=node # Node was updated, and is elsewhere now',
+    `exec "$node" ${quoted(path.join(root, "reef-agent.mjs"))} "$@"`,
   ];
   write(file, `${lines.join("\n")}\n`, 0o755);
   return file;

@@ -40,12 +40,16 @@ class Upstream:
 
 @dataclass(slots=True)
 class Relay:
-    """The requests of an episode. `refused`: the last reason for which there was no answer."""
+    """The requests of an episode. `refused`: the last reason for which there was no answer.
+
+    `away`: since the last answer the model was too busy, broken or not reached.
+    """
 
     upstream: Upstream
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     answered: int = 0
     refused: str = ""
+    away: bool = False
     client: aiohttp.ClientSession | None = None
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
@@ -66,6 +70,7 @@ class Relay:
             return await self._pass_on(request, self._changed(request.path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.refused = f"{self.upstream.url} does not answer: {error!r}"[:300]
+            self.away = True
             return _refusal(502, self.refused)
 
     async def _pass_on(self, request: web.Request, body: bytes) -> web.StreamResponse:
@@ -81,13 +86,15 @@ class Relay:
             if answer.status >= 400:
                 said = await answer.read()
                 self.refused = f"{answer.status}: {said[:300].decode('utf-8', 'replace')}"
+                self.away = answer.status == 429 or answer.status >= 500
                 return web.Response(status=answer.status, body=said, headers=kind)
             sent = web.StreamResponse(status=answer.status, headers=kind)
             await sent.prepare(request)
             async for chunk in answer.content.iter_any():
                 await sent.write(chunk)
             await sent.write_eof()
-            self.answered += request.method == "POST"
+            if request.method == "POST":
+                self.answered, self.away = self.answered + 1, False
             return sent
 
     def _changed(self, path: str, body: bytes) -> bytes:

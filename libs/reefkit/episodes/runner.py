@@ -145,6 +145,9 @@ class AgentRunner:
         if not relay.answered:
             said = run.failure or ended.errors.strip()[-200:] or "it asked no model"
             raise Transient(f"no answer of the model: {relay.refused or said}")
+        # An agent may try again until its time is up: then the model's fault would be its score.
+        if ended.stopped == "timeout" and relay.away:
+            raise Transient(f"the model did not go on answering: {relay.refused}")
         if not ended.stopped and run.failure:
             raise Transient(f"the agent could not go on: {run.failure[:300]}")
         return AgentOutcome(
