@@ -3,7 +3,7 @@
 import json
 
 from reefcommon.harness.agent import find_agent, runs_episodes
-from reefcommon.harness.trajectory import Step, told
+from reefcommon.harness.trajectory import Step, json_lines, told
 
 PI = find_agent("pi")
 
@@ -124,3 +124,10 @@ def test_only_the_first_and_last_lines_of_a_long_run_are_kept() -> None:
     assert len(lines) == 16
     assert max(map(len, lines)) == 160
     assert lines[10] == "… 85 more …"
+
+
+def test_separators_within_a_text_end_no_line_of_a_log() -> None:
+    """Node writes them as they are."""
+    texts = ["a\u2028b\u2029c\u0085d", "e"]
+    log = "\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+    assert [row["text"] for row in json_lines(log)] == texts

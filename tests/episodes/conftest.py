@@ -1,6 +1,8 @@
 """A model that the test scripts, and the runner of a stand-in agent."""
 
 import json
+import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ def _fault() -> str:
 
 needs_bubblewrap = pytest.mark.skipif(bool(_fault()), reason=_fault() or "it works")
 ISOLATIONS = ["local", pytest.param("bubblewrap", marks=needs_bubblewrap)]
+# Other tests run beside these, and look for what their own agents have left.
+SLEEP = f"987.{os.getpid()}"
 PROGRAM = Path(__file__).parent / "standin/program"
 
 
@@ -52,6 +56,8 @@ def scripted_model() -> Iterator[Model]:
             found.asked.append((self.path, headers, body))
             said = found.answer(body["messages"])
             status = said if isinstance(said, int) else 200
+            if isinstance(said, str):
+                said = re.sub("(?m)^fork$", f"fork {SLEEP}", said)
             sent = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(sent)))
@@ -94,4 +100,4 @@ def task(prompt: str = "label it", **more: Any) -> Task:
 def left_over() -> list[str]:
     """Return the processes that a forking agent has left behind."""
     done = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in done.stdout.splitlines() if line == "sleep 987.25"]
+    return [line for line in done.stdout.splitlines() if line == f"sleep {SLEEP}"]

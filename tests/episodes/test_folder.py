@@ -70,3 +70,9 @@ def test_a_folder_without_end_is_read_measured_and_removed(folder: Folder) -> No
 def test_a_folder_in_place_of_a_log_is_no_log(folder: Folder) -> None:
     (folder.agent_home / "log.jsonl").mkdir()
     assert folder.log("*.jsonl") == ""
+
+
+def test_a_name_that_is_no_text_is_shown_readably(folder: Folder) -> None:
+    """An event holds no half characters, which Python makes of such bytes."""
+    os.close(os.open(os.fsencode(folder.work) + b"/a\xff", os.O_CREAT | os.O_WRONLY))
+    assert folder.texts() == {"a\N{REPLACEMENT CHARACTER}": ""}

@@ -11,6 +11,8 @@ import aiohttp
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
+from reefcommon.events import AgentRun
+from reefcommon.harness.trajectory import told
 from reefcommon.harness.tree import Entry
 from reefkit.episodes.process import Bounds
 from reefkit.episodes.relay import Relay, Upstream, running
@@ -154,3 +156,19 @@ async def test_a_flood_of_requests_takes_turns(model: Model) -> None:
             answers = await asyncio.gather(*asked)
             assert {one.status for one in answers} == {200}
     assert 1 < most <= 8
+
+
+async def test_halves_of_characters_reach_no_event(model: Model, runner: AgentRunner) -> None:
+    model.answer = lambda _messages: "an emoji \ud83d"
+    done = await runner.run(task(), (), seat(model))
+    assert done.text == "an emoji \N{REPLACEMENT CHARACTER}"
+    run = AgentRun(status="ok", exit_code=0, seconds=1, requests=1, lines=told(done.steps))
+    assert AgentRun.model_validate_json(run.model_dump_json()) == run
+
+
+async def test_a_log_that_its_agent_has_damaged_is_no_score(
+    model: Model, runner: AgentRunner
+) -> None:
+    model.answer = lambda _messages: 'write ../agent/home/log.jsonl {"x": 1}\n'
+    with pytest.raises(Transient, match="log cannot be read: KeyError"):
+        await runner.run(task(), (), seat(model))

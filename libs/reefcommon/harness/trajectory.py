@@ -86,10 +86,21 @@ def text_of(content: Any) -> str:
 
 def json_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a log in JSON lines; other lines, and a torn last one, are left out."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # `splitlines` would cut texts at their own separators
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            yield value
+            yield _whole(value) if "\\ud" in line.lower() else value
+
+
+def _whole(value: Any) -> Any:
+    # Half of a surrogate pair, as a cut answer has, is in no event.
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return value

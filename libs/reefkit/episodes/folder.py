@@ -67,7 +67,8 @@ class Folder:
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 body = _read(path, _MAX_FILE_BYTES + 1)
                 if len(body) <= min(_MAX_FILE_BYTES, left):
-                    found[str(path.relative_to(self.work))] = body.decode()
+                    name = os.fsencode(path.relative_to(self.work)).decode("utf-8", "replace")
+                    found[name] = body.decode()
                     left -= len(body)
         return found
 

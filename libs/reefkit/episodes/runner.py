@@ -141,7 +141,11 @@ class AgentRunner:
 
     def _outcome(self, folder: Folder, ended: Ended, relay: Relay, seconds: float) -> AgentOutcome:
         log = folder.log(self.agent.session_logs)
-        run = self.agent.trajectory(log, ended.printed)
+        try:
+            run = self.agent.trajectory(log, ended.printed)
+        except Exception as error:  # an agent can write to its own log
+            words = f"the agent's log cannot be read: {type(error).__name__}: {error}"
+            raise Transient(words[:300]) from error
         if not relay.answered:
             said = run.failure or ended.errors.strip()[-200:] or "it asked no model"
             raise Transient(f"no answer of the model: {relay.refused or said}")
