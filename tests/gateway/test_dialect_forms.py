@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import anthropic
 import pytest
 
 from services.gateway.domain.dialects import base
@@ -12,6 +13,9 @@ from services.gateway.domain.dialects.messages import Messages
 from services.gateway.domain.dialects.response_events import ResponseEvents
 from services.gateway.domain.dialects.responses import Responses
 from services.gateway.domain.errors import ApiError
+
+from .conftest import bench_of
+from .test_dialect_faults import OddEngine
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -342,3 +346,28 @@ def test_results_follow_their_calls_at_once(given: list[Json], roles: list[str])
         assert found[0]["content"] == "t"
     if REFUSED in given:
         assert found[0]["content"] == "no"
+
+
+async def test_the_vendors_clients_read_thoughts_and_mixed_calls() -> None:
+    deltas = [
+        {"reasoning_content": "hm"},
+        {"content": "See."},
+        {"tool_calls": [call(0, "look_up", '{"q"', "a"), call(1, "now", "{", "b")]},
+        {"tool_calls": [call(0, text=": 1}"), call(1, text="}")]},
+    ]
+    async with bench_of(stub=OddEngine(deltas=deltas)) as bench:
+        async with bench.openai().responses.stream(model="reef", input="Hi") as stream:
+            response = [event async for event in stream][-1].response
+        assert [item.type for item in response.output] == [
+            "reasoning", "message", "function_call", "function_call",
+        ]  # fmt: skip
+        assert [item.arguments for item in response.output[2:]] == ['{"q": 1}', "{}"]
+        client = anthropic.AsyncAnthropic(base_url=str(bench.http.base_url), api_key="k")
+        asked: Any = {"model": "reef", "max_tokens": 9, "messages": [USER]}
+        thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+        async with client.messages.stream(**asked, thinking=thinking) as events:
+            message = await events.get_final_message()
+        await client.close()
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert message.content[2].input == {"q": 1}
+    assert message.stop_reason == "tool_use"
