@@ -357,7 +357,8 @@ async def test_the_vendors_clients_read_thoughts_and_mixed_calls() -> None:
     ]
     async with bench_of(stub=OddEngine(deltas=deltas)) as bench:
         async with bench.openai().responses.stream(model="reef", input="Hi") as stream:
-            response = [event async for event in stream][-1].response
+            last: Any = [event async for event in stream][-1]
+        response = last.response
         assert [item.type for item in response.output] == [
             "reasoning", "message", "function_call", "function_call",
         ]  # fmt: skip
@@ -366,7 +367,7 @@ async def test_the_vendors_clients_read_thoughts_and_mixed_calls() -> None:
         asked: Any = {"model": "reef", "max_tokens": 9, "messages": [USER]}
         thinking: Any = {"type": "enabled", "budget_tokens": 1024}
         async with client.messages.stream(**asked, thinking=thinking) as events:
-            message = await events.get_final_message()
+            message: Any = await events.get_final_message()
         await client.close()
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert message.content[2].input == {"q": 1}
