@@ -18,6 +18,7 @@ from reefkit.recipes.sandbox import Sandbox
 from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
 from services.evaluator.agent_episodes import agent_episodes
+from services.evaluator.bench import Bench
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers, Verdicts
 from services.evaluator.judge import Judge
@@ -26,7 +27,6 @@ from services.evaluator.plans import Plans
 from services.evaluator.rechecks import Rechecks
 from services.evaluator.redis_evidence import RedisEvidence, trials_lease
 from services.evaluator.settings import Settings
-from services.evaluator.trial import Bench
 from services.evaluator.trials import CandidateLog, Trials
 
 SERVICE = "evaluator"

@@ -13,13 +13,13 @@ from reefcommon.harness.admission import CHAT
 from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, may_be_compared
 from services.evaluator.agent_episodes import AgentEpisodes
+from services.evaluator.bench import Bench, DoesNotServe
 from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
 from services.evaluator.plans import Plan, Plans
 from services.evaluator.promotions import PromotedTasks
 from services.evaluator.solutions import judge_solution
-from services.evaluator.trial import Bench, DoesNotServe
 
 
 class EvidenceStore(Scores, PromotedTasks, Protocol):

@@ -19,9 +19,9 @@ from reefcommon import topics
 from reefcommon.events import CandidateProposed, Policy, Release, RollbackRequested
 from reefcommon.ids import digest
 from reefkit.bus import EventPublisher
+from services.evaluator.bench import DoesNotServe
 from services.evaluator.domain.policies import Ruling, decide
 from services.evaluator.judge import Judge
-from services.evaluator.trial import DoesNotServe
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from typing import Literal
 from reefcommon.evaluator import Evaluator, Scored, implements
 from reefcommon.events import CandidateProposed, Evaluation, Release, TaskResult, Verdict
 from reefkit.verifier import VerifierFailed
+from services.evaluator.bench import Bench, DoesNotServe
 from services.evaluator.plans import Plan
-from services.evaluator.trial import Bench, DoesNotServe
 
 EXACT = "one exact number against another"
 INEXACT = "one number against another"

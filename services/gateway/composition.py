@@ -21,9 +21,9 @@ from services.gateway.control.scenarios import Scenarios
 from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Access
 from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.heads import HeadTable
 from services.gateway.domain.memory import Memory
 from services.gateway.domain.recent import Recent
-from services.gateway.domain.routing import RoutingTable
 from services.gateway.edge.asgi import Edge
 from services.gateway.edge.bodies import BodyReader
 from services.gateway.edge.limits import Buckets, Limits
@@ -40,7 +40,7 @@ from services.gateway.settings import Settings
 from services.gateway.upstream.contents import Contents
 from services.gateway.upstream.harnesses import Harnesses
 from services.gateway.upstream.providers import Provider
-from services.gateway.upstream.routes import Routes
+from services.gateway.upstream.routing import Routing
 from services.gateway.upstream.upstreams import Upstreams
 
 SERVICE = "gateway"
@@ -95,7 +95,7 @@ def assemble(
     spans: Spans | None = None,
 ) -> Gateway:
     """Build a gateway on these ports."""
-    table, recent = RoutingTable(), Recent()
+    table, recent = HeadTable(), Recent()
     keys = Keys(ports.key_store, ports.reads, settings.key_lease_s, ports.log.waiting_since)
     handlers = Handlers(ports.log, table, ports.key_store, keys.find, ports.reads, recent)
     scenarios = Scenarios(ports.heads, table, ports.commands, config, settings.command_timeout_s)
@@ -103,16 +103,16 @@ def assemble(
     contents = Contents.of(ports.heads, store, home) if store is not None else None
     section = config.harness if config is not None else HarnessSection()
     serving = config.serving if config is not None else ServingSection()
-    routes = scenarios.routes = Routes(ports.heads, contents)
+    routing = scenarios.routing = Routing(ports.heads, contents)
     scenarios.artifacts = ports.artifacts
-    upstreams = Upstreams(ports.engines, serving, ports.providers, routes)
+    upstreams = Upstreams(ports.engines, serving, ports.providers, routing)
     intake = Intake(
         access,
         table,
         system.model_name,
         scenarios.create_for_traffic,
         Harnesses(section, contents),
-        routes,
+        routing,
         settings.implicit_scenarios,
         settings.model_aliases,
         tuple(serving.model_map),
@@ -138,7 +138,7 @@ def assemble(
     facts = (upstreams.rows, scenarios.learns, ports.heads.pending)
     status = SystemStatus(health, table, services, *facts)
     gateway = Gateway(edge, handlers, scenarios, fanout, rejections, status)
-    health.facts["not_routed"] = routes.faults
+    health.facts["not_routed"] = routing.faults
     made_at = int(health.started_at)
     shown = (fanout, rejections, made_at, contents, Proposals(ports.log, ports.key_store))
     desk = Desk(intake, scenarios, ports.reads, status, *shown)

@@ -2,7 +2,7 @@
 
 request --intake--> exchange --inference--> engine, record, answer     (inference.py: the hot path)
 report  --on_report--> FeedbackReported, acknowledged, then 202
-release --on_release--> routing table
+release --on_release--> table of heads
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import FeedbackReported, ReleasePublished, utc_now
 from reefcommon.ids import new_report_id, shard_in, shard_of
 from services.gateway.domain.errors import ApiError, no_room, not_durable
+from services.gateway.domain.heads import HeadTable
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import log_event
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.remembered import entry_of
 from services.gateway.domain.report import Report, check_known, not_a_receipt
-from services.gateway.domain.routing import RoutingTable
 from services.gateway.ports import FindRecorded, KeyStore, NotDurable, Reads, RecordLog
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ class Handlers:
     """The gateway's arrivals besides inference."""
 
     log: RecordLog
-    table: RoutingTable
+    table: HeadTable
     key_store: KeyStore
     find_recorded: FindRecorded
     reads: Reads

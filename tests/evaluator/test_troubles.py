@@ -8,7 +8,7 @@ import pytest
 
 from reefcommon.errors import Transient, Unavailable
 from reefkit.redis_rotation import RedisRotation
-from services.evaluator.trial import trial_name
+from services.evaluator.bench import trial_name
 from tests.evaluator.conftest import TASKS, EpisodeNode, World, candidate
 
 pytestmark = pytest.mark.redis

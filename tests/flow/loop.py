@@ -33,11 +33,11 @@ from reefkit.recipe_binding import bindings
 from reefkit.retry import RetryPolicy
 from services.evaluator import app as evaluator
 from services.evaluator import handlers as evaluator_handlers
+from services.evaluator.bench import Bench
 from services.evaluator.episodes import Episodes
 from services.evaluator.judge import Judge
 from services.evaluator.plans import Plans
 from services.evaluator.rechecks import Rechecks
-from services.evaluator.trial import Bench
 from services.evaluator.trials import Trials
 from services.experience import app as experience
 from services.experience.kafka import KafkaDeadLetters

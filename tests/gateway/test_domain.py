@@ -10,9 +10,9 @@ from services.gateway.domain.answer import take
 from services.gateway.domain.assembly import Assembly
 from services.gateway.domain.balance import FAILURES_TO_OPEN, OPEN_S, Node, choose
 from services.gateway.domain.exchange import Asked, asked_of, shard_for
+from services.gateway.domain.heads import HeadTable
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.recent import Recent
-from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sse import Frames, data_of
 from services.gateway.upstream.rotation import RotationFollower
 
@@ -177,7 +177,7 @@ def test_balance() -> None:
 
 def test_routing_never_goes_back() -> None:
     """News that come late or twice change nothing; recent releases stay reachable for a pin."""
-    table = RoutingTable()
+    table = HeadTable()
     assert table.publish(release("s", 1, "a"))
     assert table.publish(release("s", 2, "b"))
     assert not table.publish(release("s", 1, "a"))

@@ -13,14 +13,7 @@ from typing import Any
 
 from reefcommon.harness.admission import Adapter
 from reefcommon.harness.agent import HOME, ROOT, Agent, Package, Place
-from reefcommon.harness.render import (
-    as_json,
-    enabled,
-    front_matter,
-    merged_config,
-    name_of,
-    rules_and_memory,
-)
+from reefcommon.harness.render import as_json, merged_config, usual_files
 from reefcommon.harness.trajectory import Step, Trajectory, json_lines, text_of
 from reefcommon.harness.tree import Tree
 
@@ -54,15 +47,7 @@ class Pi(Agent):
     headless_flags = frozenset({"-p", "--print", "--mode", "--version", "-v", "--help", "-h"})
 
     def tree_files(self, tree: Tree) -> dict[str, bytes]:
-        files = {}
-        if text := rules_and_memory(tree):
-            files["AGENTS.md"] = text.encode()
-        for entry in enabled(tree, "skill"):
-            path = f"skills/{name_of(entry)}/SKILL.md"
-            files[path] = front_matter(entry, "name", "description")
-        for entry in enabled(tree, "agent_command"):
-            files[f"prompts/{name_of(entry)}.md"] = front_matter(entry, "description")
-        return files
+        return usual_files(tree, "AGENTS.md", "prompts")
 
     def own_files(self, tree: Tree, place: Place) -> dict[str, bytes]:
         settings = merged_config(tree).get("primary", {})

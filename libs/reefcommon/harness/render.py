@@ -44,6 +44,18 @@ def name_of(entry: Entry) -> str:
     return name
 
 
+def usual_files(tree: Tree, rules: str, commands: str = "") -> dict[str, bytes]:
+    """Return rules and memory in a file of this name, skills, and commands in a folder if named."""
+    files = {}
+    if text := rules_and_memory(tree):
+        files[rules] = text.encode()
+    for entry in enabled(tree, "skill"):
+        files[f"skills/{name_of(entry)}/SKILL.md"] = front_matter(entry, "name", "description")
+    for entry in enabled(tree, "agent_command") if commands else ():
+        files[f"{commands}/{name_of(entry)}.md"] = front_matter(entry, "description")
+    return files
+
+
 def merged_config(tree: Tree) -> dict[str, dict[str, Any]]:
     """Return the settings by target; objects are merged, lists and values replaced."""
     merged: dict[str, dict[str, Any]] = {}

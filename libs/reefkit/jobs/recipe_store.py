@@ -203,10 +203,6 @@ class RecipeStore(Database):
         rows = self._rows(query, binding, name)
         return rows[0][0] if rows else None
 
-    def set_mark(self, binding: str, name: str, value: str) -> None:
-        with self._transaction() as db:
-            db.execute("insert or replace into marks values (?, ?, ?)", (binding, name, value))
-
     def drop_marks(self, name: str) -> None:
         with self._transaction() as db:
             db.execute("delete from marks where name = ?", (name,))

@@ -25,9 +25,9 @@ from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, may_follow
 from reefcommon.routing import RoutingPolicy, write_policy
 from services.gateway.domain.errors import ApiError, no_scenario
-from services.gateway.domain.routing import RoutingTable
+from services.gateway.domain.heads import HeadTable
 from services.gateway.ports import Command, CommandBus, NotDurable
-from services.gateway.upstream.routes import Routes
+from services.gateway.upstream.routing import Routing
 
 log = structlog.get_logger()
 
@@ -51,17 +51,17 @@ class Scenarios:
     """Reads the chains and sends commands."""
 
     heads: ReleaseHeads
-    table: RoutingTable
+    table: HeadTable
     commands: CommandBus
     config: ServeConfig | None
     command_timeout_s: float = 30.0
     # put in when the gateway is composed
-    routes: Routes | None = None
+    routing: Routing | None = None
     artifacts: ArtifactStore | None = None
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
-        """Read every head, and the latest of each chain, into the routing table."""
+        """Read every head, and the latest of each chain, into the table of heads."""
         heads, table, damaged = self.heads, self.table, {}
         try:
             for scenario in await heads.scenarios():
@@ -110,13 +110,13 @@ class Scenarios:
 
     async def traffic(self, head: Release) -> dict[str, dict[str, Any]]:
         """Return the share of sessions and the rules of each release that gets some."""
-        if self.routes is None:
+        if self.routing is None:
             return {head.release_id: {"share": 1.0, "rules": []}}
-        return await self.routes.traffic(head)
+        return await self.routing.traffic(head)
 
     def not_routed(self, scenario: str) -> dict[str, str]:
         """Return why sessions of a release get the head instead, by release."""
-        return {} if self.routes is None else self.routes.faults().get(scenario, {})
+        return {} if self.routing is None else self.routing.faults().get(scenario, {})
 
     async def route(
         self, scenario: str, policy: RoutingPolicy, reason: str, traceparent: str

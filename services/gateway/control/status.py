@@ -12,7 +12,7 @@ from reefcommon.events import Release
 from reefkit.ops import Health
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError
-from services.gateway.domain.routing import RoutingTable
+from services.gateway.domain.heads import HeadTable
 from services.gateway.upstream.pool import Pool
 
 _SHOWN = {"release_id", "sequence", "load_id", "adapter", "operation", "created_at"}
@@ -26,7 +26,7 @@ class SystemStatus:
     """Asks all services at once. A service that does not answer is shown as failed."""
 
     health: Health
-    table: RoutingTable
+    table: HeadTable
     services: dict[str, str]
     engines: Callable[[], list[dict[str, Any]]]
     learns: Callable[[str], bool]

@@ -21,12 +21,12 @@ from services.gateway.domain.exchange import (
     tags_of,
     truth,
 )
+from services.gateway.domain.heads import HeadTable
 from services.gateway.domain.report import check_scenario
-from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sampling import requested
 from services.gateway.domain.upstream_body import upstream_body
 from services.gateway.upstream.harnesses import Harnesses
-from services.gateway.upstream.routes import Routes
+from services.gateway.upstream.routing import Routing
 
 DEFAULT = "default"
 _TRACEPARENT = re.compile(rb"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -39,12 +39,12 @@ class Intake:
     """Makes an exchange of a request."""
 
     access: Access
-    table: RoutingTable
+    table: HeadTable
     base_model: str
     # makes a scenario exist and returns its head, or None if that takes long
     create: Callable[[str], Awaitable[Release | None]]
     harnesses: Harnesses
-    routes: Routes
+    routing: Routing
     implicit_scenarios: bool = False
     # further names of the model, and of other models that answer
     aliases: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Intake:
             release: Release | None = self._pinned(scenario, pin.decode("latin-1"))
         elif (release := head) is not None and api != "embeddings":
             # a conversation without a tag is known by its beginning
-            release = await self.routes.release(release, session_tag or shard, tags)
+            release = await self.routing.release(release, session_tag or shard, tags)
         adapter = release.adapter if release and api != "embeddings" else None
         exchange = Exchange(
             api=api,

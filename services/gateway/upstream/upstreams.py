@@ -15,7 +15,7 @@ from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Asked, Exchange
 from services.gateway.ports import EngineAnswer, Engines
 from services.gateway.upstream.providers import Provider
-from services.gateway.upstream.routes import Routes
+from services.gateway.upstream.routing import Routing
 
 log = structlog.get_logger()
 
@@ -30,7 +30,7 @@ class Upstreams:
     engines: Engines
     section: ServingSection = field(default_factory=ServingSection)
     providers: Mapping[str, Provider] = field(default_factory=dict)
-    routes: Routes | None = None
+    routing: Routing | None = None
 
     async def open(self, exchange: Exchange) -> EngineAnswer:
         own = exchange.model, exchange.asked
@@ -62,8 +62,8 @@ class Upstreams:
         except ApiError as error:
             if exchange.head is None or error.code != "release_not_served":
                 raise
-        if exchange.release is not None and self.routes is not None:
-            self.routes.lacks(exchange.release)
+        if exchange.release is not None and self.routing is not None:
+            self.routing.lacks(exchange.release)
         exchange.fall_to_head()
         return await self.engines.open(exchange)
 

@@ -6,7 +6,7 @@ from services.gateway.domain.errors import ApiError
 RELEASES_A_SCENARIO = 64
 
 
-class RoutingTable:
+class HeadTable:
     """Heads and recent releases of each scenario. A lower sequence never replaces a head."""
 
     def __init__(self) -> None:

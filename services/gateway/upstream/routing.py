@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Routes:
+class Routing:
     """Follows the policies of the heads. Sessions of a release that is not there get the head."""
 
     heads: ReleaseHeads
