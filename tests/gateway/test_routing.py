@@ -186,7 +186,7 @@ async def test_a_store_that_is_away_moves_no_session(
     made = canary.policy(shares={OLD: 0.5, "gone": 0.1})
     before = {i: (await canary.asked(x_reef_tag_session=f"s-{i}"))[0] for i in range(12)}
     assert set(before.values()) == {OLD, made.release_id}
-    monkeypatch.setattr("services.gateway.upstream.routes.AGAIN_S", 0.0)
+    monkeypatch.setattr("services.gateway.upstream.routing.AGAIN_S", 0.0)
     reads = 0
 
     async def away(_scenario: str) -> list[Release]:

@@ -181,7 +181,9 @@ def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     marks = {"serving": row["current"], "stale": row.get("stale"), "pending": row["pending"]}
     mark = next((name for name, holds in marks.items() if holds), "")
     mark = " ".join(filter(None, (mark, traffic(row))))
-    found = "; ".join(filter(None, (row.get("stale_reason"), evidence(row))))
+    # A rollback has no evidence of its own: it says why it was asked for.
+    why = evidence(row) or (row.get("reason") if row["operation"] == "rollback" else "")
+    found = "; ".join(filter(None, (row.get("stale_reason"), why)))
     when, parent = ago(row["created_at"]), row["parent_id"] or ""
     return row["release_id"], mark, row["operation"], row["kind"], when, found, parent
 
