@@ -23,6 +23,7 @@ from services.gateway.upstream.providers import Provider
 from tests.fakes.artifacts import MemoryArtifactStore
 
 from .fakes import (
+    NO_SERVICES,
     MemoryBodies,
     MemoryCommands,
     MemoryHeads,
@@ -138,7 +139,10 @@ async def bench_of(
     engine = stub or StubEngine()
     async with serving(engine.app) as engine_url:
         system = SystemSettings(
-            engine_urls=real_engine or engine_url, model_name="reef", state_dir=state_dir
+            engine_urls=real_engine or engine_url,
+            model_name="reef",
+            state_dir=state_dir,
+            **NO_SERVICES,
         )
         engines = HttpEngines(
             system.engines,

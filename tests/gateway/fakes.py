@@ -16,6 +16,12 @@ from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.ports import Command, News, NotDurable
 
+# Else a stack of this machine on the usual ports would answer.
+NO_SERVICES = dict.fromkeys(
+    ("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"),
+    "http://127.0.0.1:9",
+)
+
 
 @dataclass
 class MemoryLog:

@@ -151,19 +151,18 @@ async def test_an_engine_that_was_restarted_gets_everything_back(world: World) -
     assert await upkeep.fleet.rotation.apart() == {}
 
 
-@pytest.mark.parametrize("kind", ["harness", "routing"])
-async def test_what_needs_no_node_moves_the_head_alone(world: World, kind: str) -> None:
+async def test_what_needs_no_node_moves_the_head_alone(world: World) -> None:
     upkeep = await world.started()
     weights = await world.publish(upkeep, "a")
     for node in world.nodes:
         node.down = True
-    head = await world.publish(upkeep, "tree", kind=kind)
-    assert (head.kind, head.operation, head.adapter) == (kind, "harness", weights.adapter)
-    assert head.contents == {**weights.contents, kind: head.content_id}
+    head = await world.publish(upkeep, "tree", kind="harness")
+    assert (head.kind, head.operation, head.adapter) == ("harness", "harness", weights.adapter)
+    assert head.contents == {**weights.contents, "harness": head.content_id}
     for node in world.nodes:
         node.down = False
     later = await world.publish(upkeep, "b")
-    assert later.contents[kind] == head.content_id
+    assert later.contents["harness"] == head.content_id
 
 
 async def test_a_release_that_no_node_takes_in_time_is_refused(world: World) -> None:

@@ -15,6 +15,7 @@ from services.gateway.domain.access import Access, Token
 from services.gateway.settings import Settings
 from tests.fakes.artifacts import MemoryArtifactStore
 from tests.gateway.fakes import (
+    NO_SERVICES,
     MemoryBodies,
     MemoryCommands,
     MemoryHeads,
@@ -112,12 +113,7 @@ async def edge_of(
     heads.chains = {name: [release(name, 0, None)] for name in scenarios}
     gateway = assemble(
         made,
-        SystemSettings(
-            **dict.fromkeys(
-                ("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"),
-                "http://127.0.0.1:9",
-            )
-        ),
+        SystemSettings(**NO_SERVICES),
         Ports(
             log,
             MemoryBodies(),

@@ -22,6 +22,7 @@ from services.gateway.edge.httptools import bounded
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
 from tests.gateway.conftest import serving
+from tests.gateway.fakes import NO_SERVICES
 from tests.gateway.stub_engine import StubEngine
 
 from .conftest import Edge, edge_of, token
@@ -231,16 +232,12 @@ async def test_no_secret_in_what_a_whole_gateway_leaves_on_disk(
     for name in [name for name in os.environ if name.startswith("REEF_")]:
         monkeypatch.delenv(name)
     async with serving(StubEngine().app) as engine_url:
-        away = dict.fromkeys(
-            ("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"),
-            "http://127.0.0.1:9",
-        )
         system = SystemSettings(
             state_dir=tmp_path / "state",
             kafka_bootstrap="127.0.0.1:9",
             redis_url=Unauthorized.URL,
             engine_urls=engine_url.replace("http://", f"http://u:{ENGINE_KEY}@"),
-            **away,
+            **NO_SERVICES,
         )
         gateway = build(system, Settings(tokens_file=tokens, drain_s=1))
         gateway.handlers.table.filled = True  # the heads were read before Redis went
