@@ -32,6 +32,9 @@ async def limited(
             await asyncio.wait(tasks)
         return await asyncio.gather(*tasks)
     finally:
-        # If one job fails, gather leaves the others running.
+        # If one job fails or is cancelled, gather leaves the others running: their cleaning up too.
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # a second time would end its cleaning up
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

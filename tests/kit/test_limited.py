@@ -46,3 +46,32 @@ async def test_a_failure_ends_the_others(*, finish: bool) -> None:
     await asyncio.sleep(0.05)
     assert jobs.running == 0
     assert (sorted(jobs.ended), jobs.cancelled) == (([1, 2], 0) if finish else ([], 2))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_no_job_goes_on_after_the_end(fails: bool) -> None:
+    """Those that wait end at once, and those under way after their cleaning up."""
+    left = 0
+
+    async def job() -> None:
+        nonlocal left
+        left += 1
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            left -= 1
+
+    async def bad() -> None:
+        await asyncio.sleep(0.02)
+        raise ValueError("bad")
+
+    jobs = [*(job for _ in range(3)), *([bad] if fails else []), *(job for _ in range(9))]
+    running = asyncio.create_task(limited(4, jobs))
+    await asyncio.sleep(0.01)
+    assert left >= 3
+    if not fails:
+        running.cancel()
+    with pytest.raises(ValueError if fails else asyncio.CancelledError):
+        await running
+    assert left == 0
