@@ -48,7 +48,9 @@ def test_its_commands_run_as_printed(gateway: FakeGateway):  # noqa: F811
 
 
 async def test_its_recipe_runs_as_printed(monkeypatch):
-    (line,) = [line for line in COMMANDS if line.startswith("python -m recipes.examples.canary ")]
+    (line,) = [
+        line for line in COMMANDS if line.startswith(".venv/bin/python -m recipes.examples.canary ")
+    ]
     ran = []
 
     async def run(self):

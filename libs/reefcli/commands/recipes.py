@@ -167,7 +167,9 @@ def _import(name: str) -> ModuleType:
     try:
         return import_named(name)
     except BadConfig as error:
-        raise CommandFailed(f"cannot import {name}: {error}. {meant(name)}".rstrip()) from None
+        words = str(error)
+        ended = words if words.endswith("?") else f"{words}."
+        raise CommandFailed(f"cannot import {name}: {ended} {meant(name)}".rstrip()) from None
 
 
 def meant(word: str) -> str:

@@ -207,7 +207,10 @@ async def _sent(desk: Desk, event: Proposal, content: str, key: str | None) -> R
     host = await desk.status.ask("harness", f"/proposals/{scenario}")
     if isinstance(host, dict):  # a host that is away reads the proposal when it is back
         if not host["at_most"]:
-            words = f"Scenario {scenario!r} has no recipe for a harness that takes proposals."
+            words = (
+                f"Scenario {scenario!r} has no recipe for a harness that takes proposals; bind"
+                " one in serve.yaml, such as recipes.feedback_rules.recipe:FeedbackRulesRecipe."
+            )
             raise ApiError(409, words, code="no_harness_recipe")
         # With a key it may be the repeat of a proposal that waits.
         if host["waiting"] >= host["at_most"] and key is None:
