@@ -36,6 +36,18 @@ export default function (pi: any) {
       }
     }
   });
+  // Without a terminal Pi ends in silence, with exit status 0, if a model's context is too small for the question.
+  let overflow = "";
+  pi.on("message_end", (event: any) => {
+    if (event.message?.role !== "assistant") return;
+    const why = event.message.stopReason === "error" ? String(event.message.errorMessage) : "";
+    overflow = /maximum context length/.test(why) ? why : "";
+  });
+  pi.on("session_shutdown", (_event: any, ctx: any) => {
+    if (!overflow || ctx?.hasUI) return;
+    console.error(`Reef: no answer: ${overflow}`);
+    process.exitCode = 1;
+  });
   for (const [name, score] of [["good", 1], ["bad", 0]] as const) {
     pi.registerCommand(name, {
       description: `tell Reef that the last answer was ${name} (words may follow)`,
