@@ -149,15 +149,17 @@ def show(console: Console, figures: Figures, shown: Demonstration, summary: dict
     )
 
 
+def busy() -> str:
+    """Return words on the machine's load if it is above its cores, else none."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"; this machine is busy, load {load:.1f} on {cores} cores" if load > cores else ""
+
+
 def _why_stopped(summary: dict[str, Any]) -> str:
     match summary["stopped_by"]:
         case "limit":
-            load, cores = os.getloadavg()[0], os.cpu_count() or 1
-            busy = (
-                f"; this machine is busy, load {load:.1f} on {cores} cores" if load > cores else ""
-            )
             limit = f"{summary['limit_s'] / 60:g} min"
-            return f" (stopped at the limit of {limit}, --minutes{busy}; --continue goes on)"
+            return f" (stopped at the limit of {limit}, --minutes{busy()}; --continue goes on)"
         case "interrupted":
             return " (interrupted; --continue goes on)"
         case _:

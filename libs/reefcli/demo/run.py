@@ -23,6 +23,7 @@ from reefcli.demo.stage import LiveStage
 from reefcli.demo.variant import variant
 from reefcli.demo.view import View
 from reefcli.loop_events import describe, follow
+from reefcli.output import counted
 from reefcommon import config as serve_config
 from reefcommon.demonstration import Arm, Demonstration
 from reefcommon.events import Release, ReleasePublished, SignalComputed, utc_now
@@ -57,6 +58,7 @@ class Demo:
     _on_event: Callable[[StackEvent], None] = lambda _event: None
     _released: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: str = "interrupted"
+    scripted: bool = False
     _began_at: datetime = field(default_factory=utc_now)
     _doing: str = "waiting for the first release"
     _measurements: int = 0
@@ -89,6 +91,7 @@ class Demo:
                 made = {"seed": self.seed, **made}
             endpoints = exits.enter_context(shown.endpoints())
             engine = exits.enter_context(shown.engine())
+            self.scripted = bool(engine)
             config = variant(config, self.arm, endpoints, made, engine)
             options = Options(config_path=path)
             with view_for(self.console) as startup:
@@ -150,7 +153,7 @@ class Demo:
         await self._measure(stage, first)
         self.figures.before = await stage.shown(first.release_id)
         who = "the seeker asks" if shown.seeks else f"{shown.users} users ask and judge"
-        self.view.say(f"{who}; a training step takes {shown.batch} judged answers")
+        self.view.say(f"{who}; a training step takes {counted(shown.batch, 'judged answer')}")
         self._doing = ""
         # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:

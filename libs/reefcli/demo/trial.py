@@ -18,6 +18,7 @@ from reefcli import curl
 from reefcli.demo import report
 from reefcli.demo.run import Demo
 from reefcli.options import program
+from reefcli.output import counted
 from reefcommon import config as serve_config
 from reefcommon.demonstration import as_messages
 from reefcommon.errors import BadConfig
@@ -31,6 +32,15 @@ NEXT_STEPS = """What to try next ({what} is in {state}; --continue goes on with 
       the model before it learned
   {after}
       the model now
+  {reef} releases default --state-dir {state}
+      the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
+
+# A scripted model ends with its run: another one serves what was learned, and answers otherwise.
+NEXT_STEPS_SCRIPTED = """What to try next (the harness is in {state}; --continue goes on with it):
+  {reef} serve -c {config} --state-dir {state}
+      serves it to the model that the file names, which answers in its own way. In another terminal:
+  {reef} harness show --state-dir {state}
+      the entries that serve
   {reef} releases default --state-dir {state}
       the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
 
@@ -87,8 +97,9 @@ def _run(run: Demo, *, fresh: bool) -> str:
 
 def _goal(run: Demo) -> str:
     wanted = run.demonstration
+    releases = counted(wanted.releases_goal, "release")
     return (
-        f"goal: {wanted.releases_goal} releases, and a {wanted.figure} whose 95 % interval "
+        f"goal: {releases}, and a {wanted.figure} whose 95 % interval "
         f"lies above {wanted.goal}, within {wanted.minutes:g} min (--minutes); "
         "lag = releases behind the head"
     )
@@ -139,6 +150,8 @@ def next_steps(trial: Trial) -> str:
         else "the model, which this run has not surely improved,"
     )
     names = {"what": what, "state": run.state_dir, "config": shown, "reef": program()}
+    if run.scripted:
+        return NEXT_STEPS_SCRIPTED.format(**names)
     return NEXT_STEPS.format(**names, before=before, after=after)
 
 
