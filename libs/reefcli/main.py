@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,10 +78,10 @@ class ReefGroup(TyperGroup):
         module, _, function = place.partition(":")
         found = getattr(importlib.import_module(module), function)
         if isinstance(found, typer.Typer):  # a command with commands of its own
-            return get_command(found)
+            return _rewrapped(get_command(found))
         one = typer.Typer(**PLAIN)
         one.command(name)(found)
-        return get_command(one)
+        return _rewrapped(get_command(one))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the named command; for an unknown name, suggest others."""
@@ -95,6 +96,17 @@ class ReefGroup(TyperGroup):
         except ReefError as error:
             typer.echo(f"reef: {error}", err=True)
             raise typer.Exit(1) from None
+
+
+def _unwrapped(text: str) -> str:
+    """Make one line of each paragraph: a terminal breaks it anew."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
+
+
+def _rewrapped(command: Any) -> Any:
+    for one in (command, *getattr(command, "commands", {}).values()):
+        one.help = _unwrapped(one.help or "")
+    return command
 
 
 def summary(place: str) -> str:
@@ -116,7 +128,9 @@ def summary(place: str) -> str:
     return (ast.get_docstring(tree) or "").partition("\n")[0]  # a group of commands
 
 
-cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **PLAIN)
+cli = typer.Typer(
+    cls=ReefGroup, name="reef", help=_unwrapped(_ABOUT), no_args_is_help=True, **PLAIN
+)
 
 
 def _print_version(value: bool) -> None:
