@@ -64,6 +64,10 @@ class AceRecipe(HarnessRecipe):
     dimensions = Dimensions(
         signal="a score, and words about it", acquisition="reactive", evolves=("harness",)
     )
+    shown = (
+        "the style of a house, scripted models, seeds 0, 1, 2: right over the run 0.77, guess 0.31"
+        ", which three seeds do not prove (python -m tests.methods.harnesses)"
+    )
     knobs_type = AceKnobs
     knobs: AceKnobs
 
