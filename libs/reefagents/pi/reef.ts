@@ -40,12 +40,15 @@ export default function (pi: any) {
   let overflow = "";
   pi.on("message_end", (event: any) => {
     if (event.message?.role !== "assistant") return;
-    const why = event.message.stopReason === "error" ? String(event.message.errorMessage) : "";
+    const { stopReason, errorMessage, usage } = event.message;
+    const why = stopReason === "error" ? String(errorMessage) : "";
     overflow = /maximum context length/.test(why) ? why : "";
+    // Pi asks for one token if its own text fills the context.
+    if (stopReason === "length" && usage?.output <= 1) overflow = "the model's context has no room for one";
   });
   pi.on("session_shutdown", (_event: any, ctx: any) => {
     if (!overflow || ctx?.hasUI) return;
-    console.error(`Reef: no answer: ${overflow}`);
+    console.error(`Reef: no answer: ${overflow} (docs/connect-an-agent.md)`);
     process.exitCode = 1;
   });
   for (const [name, score] of [["good", 1], ["bad", 0]] as const) {
