@@ -21,8 +21,7 @@ from reefcommon.harness.files import read_tree
 from reefcommon.harness.text import value_objection
 from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads
-from services.gateway.control.desk import Desk, Scenario
-from services.gateway.control.proposals import answer_json
+from services.gateway.control.desk import Desk, Scenario, answer_json
 from services.gateway.domain.errors import ApiError, invalid, not_durable
 from services.gateway.domain.log_event import log_event
 from services.gateway.exchange.intake import traceparent_of

@@ -1,7 +1,7 @@
 """The parts of the gateway that the control routes share."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from fastapi import Path, Request, Response
@@ -67,6 +67,12 @@ class Desk:
         if status >= 300:
             raise _refusal(status, body)
         return Response(body, status_code=status, media_type="application/json")
+
+
+def answer_json(body: Any, status: int = 200) -> Response:
+    """Return a JSON answer; times and other types as text."""
+    encoded = orjson.dumps(body, default=str)
+    return Response(encoded, status_code=status, media_type="application/json")
 
 
 def _refusal(status: int, body: bytes) -> ApiError:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
@@ -20,7 +19,7 @@ from reefcommon.harness.files import read_tree
 from reefcommon.harness.installation import Version, failure_script, plan_of, script_of
 from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import SCENARIO_PATTERN
-from services.gateway.control.desk import Desk
+from services.gateway.control.desk import Desk, answer_json
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.exchange.intake import scenario_of
@@ -40,7 +39,7 @@ def _scenario(request: Request, scenario: _Named = None) -> str:
     return scenario or scenario_of(dict(request.scope["headers"]))
 
 
-Scenario = Annotated[str, Depends(_scenario)]
+CalledScenario = Annotated[str, Depends(_scenario)]
 Adapter = Annotated[str, Query(max_length=100)]
 _HOST = re.compile(r"[A-Za-z0-9.\-_]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 
@@ -66,17 +65,19 @@ def harness_routes(desk: Desk) -> APIRouter:
     allowed = desk.allow("infer")
 
     @routes.get("")
-    async def harness(grant: Annotated[Grant, Depends(allowed)], scenario: Scenario) -> Response:
+    async def harness(
+        grant: Annotated[Grant, Depends(allowed)], scenario: CalledScenario
+    ) -> Response:
         """Return the tree that serves."""
         grant.check("infer", scenario)
         found = await _head(desk, scenario)
         entries = [asdict(entry) for entry in found.tree]
-        return _json({"scenario": scenario, **asdict(found.version), "entries": entries})
+        return answer_json({"scenario": scenario, **asdict(found.version), "entries": entries})
 
     @routes.get("/releases")
     async def releases(
         grant: Annotated[Grant, Depends(allowed)],
-        scenario: Scenario,
+        scenario: CalledScenario,
         limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
     ) -> Response:
         """List the releases that changed the harness, and those that wait for a person."""
@@ -87,12 +88,12 @@ def harness_routes(desk: Desk) -> APIRouter:
             one for one in await desk.scenarios.heads.pending(scenario) if one.kind == "harness"
         ]
         rows = [_row(one) for one in changes(chain)][:limit]
-        return _json({"data": rows, "pending": [_row(one) for one in reversed(waiting)]})
+        return answer_json({"data": rows, "pending": [_row(one) for one in reversed(waiting)]})
 
     @routes.get("/adapters", dependencies=[Depends(allowed)])
     async def adapters() -> Response:
         """List the agents that a harness can be installed for."""
-        return _json({"data": [_about(find_agent(name)) for name in agent_names()]})
+        return answer_json({"data": [_about(find_agent(name)) for name in agent_names()]})
 
     return routes
 
@@ -106,18 +107,18 @@ def installation_routes(desk: Desk) -> APIRouter:
     async def planned(
         grant: Annotated[Grant, Depends(allowed)],
         request: Request,
-        scenario: Scenario,
+        scenario: CalledScenario,
         adapter: Adapter = "pi",
     ) -> Response:
         """Return all files of an installation with their digests."""
         grant.check("infer", scenario)
-        return _json(await _plan(desk, scenario, adapter, request))
+        return answer_json(await _plan(desk, scenario, adapter, request))
 
     @routes.get("/install", response_class=PlainTextResponse, responses=_SCRIPT)
     async def install(
         grant: Annotated[Grant, Depends(allowed)],
         request: Request,
-        scenario: Scenario,
+        scenario: CalledScenario,
         adapter: Adapter = "pi",
     ) -> Response:
         """Return a script that installs an agent with the harness that serves."""
@@ -221,7 +222,3 @@ def _about(agent: Agent) -> dict[str, Any]:
     versions = [f"{one.name}@{one.version}" for one in agent.packages]
     kinds = sorted(agent.adapter.kinds)
     return {"name": agent.name, "about": agent.about, "kinds": kinds, "versions": versions}
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")

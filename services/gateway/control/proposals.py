@@ -14,8 +14,8 @@ from reefcommon.harness.admission import MAX_MUTATIONS, MAX_TREE_BYTES, screen
 from reefcommon.harness.text import objection
 from reefcommon.harness.tree import Inadmissible, Mutation
 from reefcommon.ids import digest, time_ordered_hex
-from services.gateway.control.desk import Desk
-from services.gateway.control.harness import Scenario
+from services.gateway.control.desk import Desk, answer_json
+from services.gateway.control.harness import CalledScenario
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.keys import KeyEntry
@@ -109,7 +109,7 @@ def proposal_routes(desk: Desk) -> APIRouter:
 
     @routes.post("/harness/proposals", status_code=202)
     async def propose(
-        body: NewProposal, request: Request, grant: allowed, scenario: Scenario
+        body: NewProposal, request: Request, grant: allowed, scenario: CalledScenario
     ) -> Response:
         """Propose changes of the harness. They are admitted and judged as a recipe's own."""
         grant.check("report", scenario)
@@ -126,7 +126,7 @@ def proposal_routes(desk: Desk) -> APIRouter:
 
     @routes.post("/train", status_code=202)
     async def train(
-        body: NewInstruction, request: Request, grant: allowed, scenario: Scenario
+        body: NewInstruction, request: Request, grant: allowed, scenario: CalledScenario
     ) -> Response:
         """Tell the harness recipe in words what to change. It sees them as data."""
         grant.check("report", scenario)
@@ -147,13 +147,13 @@ def fate_routes(desk: Desk) -> APIRouter:
     sender = Annotated[Grant, Depends(desk.allow("report"))]
 
     @routes.get("/proposals")
-    async def proposals(grant: allowed, scenario: Scenario) -> Response:
+    async def proposals(grant: allowed, scenario: CalledScenario) -> Response:
         """List the newest proposals with their states."""
         grant.check("read", scenario)
         return answer_json(await _of_host(desk, f"/proposals/{scenario}"))
 
     @routes.get("/proposals/{proposal_id}")
-    async def proposal(proposal_id: Name, grant: sender, scenario: Scenario) -> Response:
+    async def proposal(proposal_id: Name, grant: sender, scenario: CalledScenario) -> Response:
         """Return a proposal with its state, and with the reason of a refusal."""
         grant.check("report", scenario)
         found = await _of_host(desk, f"/proposals/{scenario}/{proposal_id}")
@@ -165,7 +165,7 @@ def fate_routes(desk: Desk) -> APIRouter:
         return answer_json(found)
 
     @routes.get("/steps/{name}")
-    async def steps(name: StepName, grant: allowed, scenario: Scenario) -> Response:
+    async def steps(name: StepName, grant: allowed, scenario: CalledScenario) -> Response:
         """Return whole steps: by number, or by the id of a job, candidate, proposal or release."""
         grant.check("read", scenario)
         release = await desk.scenarios.heads.release(scenario, name)
@@ -226,8 +226,3 @@ async def _of_host(desk: Desk, path: str) -> dict[str, Any]:
     if isinstance(answer, str):
         raise ApiError(503, "The harness host does not answer.", code="host_unavailable")
     return answer
-
-
-def answer_json(body: Any, status: int = 200) -> Response:
-    """Return a JSON answer."""
-    return Response(orjson.dumps(body), status_code=status, media_type="application/json")

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +12,7 @@ from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from reefcommon.routing import RoutingPolicy
 from services.gateway.control.candidates import candidate_routes
 from services.gateway.control.contents import content_routes
-from services.gateway.control.desk import Desk, Scenario
+from services.gateway.control.desk import Desk, Scenario, answer_json
 from services.gateway.control.harness import harness_routes, installation_routes
 from services.gateway.control.hot_routes import hot_routes
 from services.gateway.control.proposals import fate_routes, proposal_routes
@@ -97,13 +96,13 @@ def _models(desk: Desk) -> APIRouter:
 
     @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
     async def models() -> Response:
-        return _json({"object": "list", "data": [*rows.values()]})
+        return answer_json({"object": "list", "data": [*rows.values()]})
 
     @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
     async def model(model: str) -> Response:
         if model not in rows:
             raise model_not_found(model, name)
-        return _json(rows[model])
+        return answer_json(rows[model])
 
     return routes
 
@@ -116,20 +115,20 @@ def _scenarios(desk: Desk) -> APIRouter:
     async def scenarios(grant: Annotated[Grant, Depends(read)]) -> Response:
         heads = desk.scenarios.table.heads()
         rows = [_scenario_row(desk, head) for head in heads if grant.sees(head.scenario)]
-        return _json({"data": rows})
+        return answer_json({"data": rows})
 
     @routes.get("/{scenario}/contract")
     async def contract(scenario: Scenario) -> Response:
-        return _json(desk.scenarios.contract(scenario))
+        return answer_json(desk.scenarios.contract(scenario))
 
     @routes.get("/{scenario}/releases")
     async def releases(scenario: Scenario, limit: Limit = 50) -> Response:
-        return _json({"data": await desk.scenarios.releases(scenario, limit)})
+        return answer_json({"data": await desk.scenarios.releases(scenario, limit)})
 
     @routes.get("/{scenario}/rejections")
     async def rejections(scenario: Scenario, limit: Limit = 50) -> Response:
         desk.scenarios.exists(scenario)
-        return _json({"data": desk.rejections.rows(scenario, limit)})
+        return answer_json({"data": desk.rejections.rows(scenario, limit)})
 
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
@@ -159,14 +158,14 @@ def _commands(desk: Desk) -> APIRouter:
         grant.check("admin", body.scenario)
         existed = desk.scenarios.table.head(body.scenario) is not None
         release = await desk.scenarios.create(body.scenario, _trace(request))
-        return _json(_scenario_row(desk, release), 200 if existed else 201)
+        return answer_json(_scenario_row(desk, release), 200 if existed else 201)
 
     async def chosen(
         kind: type[Choice], scenario: str, choice: ReleaseChoice, request: Request
     ) -> Response:
         about = choice.model_dump()
         release = await desk.scenarios.serve(kind, scenario, _trace(request), **about)
-        return _json(release_row(release, current=True))
+        return answer_json(release_row(release, current=True))
 
     @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
     async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
@@ -181,13 +180,13 @@ def _commands(desk: Desk) -> APIRouter:
         """Share the sessions of a scenario among releases, from the next request on."""
         policy = RoutingPolicy(shares=body.shares, rules=body.rules)
         release = await desk.scenarios.route(scenario, policy, body.reason, _trace(request))
-        return _json(release_row(release, current=True))
+        return answer_json(release_row(release, current=True))
 
     @routes.get("/releases")
     async def traffic(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
         """Say which releases get which sessions, by scenario."""
         heads = [head for head in desk.scenarios.table.heads() if grant.sees(head.scenario)]
-        return _json({"data": [await _traffic_row(desk, head) for head in heads]})
+        return answer_json({"data": [await _traffic_row(desk, head) for head in heads]})
 
     return routes
 
@@ -238,7 +237,7 @@ def _lists(desk: Desk) -> APIRouter:
 
     @routes.get("/recipes")
     async def recipes(scenario: Scenario) -> Response:
-        return _json(await desk.status.recipes(scenario))
+        return answer_json(await desk.status.recipes(scenario))
 
     @routes.get("/steps")
     async def steps(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
@@ -252,11 +251,11 @@ def _operations(desk: Desk) -> APIRouter:
 
     @routes.get("/reef/status")
     async def whole(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
-        return _json(await desk.status.read(grant))
+        return answer_json(await desk.status.read(grant))
 
     @routes.get("/status")
     async def own(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
-        return _json(await desk.status.own(grant))
+        return answer_json(await desk.status.own(grant))
 
     return routes
 
@@ -276,8 +275,3 @@ async def _traffic_row(desk: Desk, head: Release) -> dict[str, Any]:
 
 def _trace(request: Request) -> str:
     return traceparent_of(dict(request.scope["headers"]))
-
-
-def _json(body: Any, status: int = 200) -> Response:
-    encoded = orjson.dumps(body, default=str)
-    return Response(encoded, status_code=status, media_type="application/json")
