@@ -49,10 +49,10 @@ class SeekingSAO(SAORecipe):
 
 
 class SlowRows(RowPattern):
-    """A grid takes seconds, so that a kill comes in the middle of it."""
+    """A grid takes twelve seconds, so that a kill comes in the middle of it."""
 
     async def verify(self, answer, ctx):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         return self.score(answer)
 
 
