@@ -198,3 +198,7 @@ class Demonstration:
     def files(self) -> Mapping[str, bytes]:
         """Return files that are kept beside the figures after the run."""
         return {}
+
+
+Factories = Mapping[str, Callable[[], Demonstration]]
+"""Model -> the function that builds its demonstration: `DEMONSTRATIONS` of a recipe."""

@@ -15,7 +15,7 @@
 # the step process and alone imports torch.
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
@@ -59,6 +59,25 @@ class Decision:
 
     batch: tuple[Unit, ...] = ()
     refused: tuple[Refusal, ...] = ()
+
+    @classmethod
+    def of(cls, fit: Sequence[Unit], refused: Sequence[Refusal], size: int) -> "Decision":
+        """Take the oldest `size` fit units; while there are fewer, all of them wait."""
+        return cls(tuple(fit[:size]) if len(fit) >= size else (), tuple(refused))
+
+
+def sift(
+    units: Sequence[Unit], why_not: Callable[[Unit], str | None]
+) -> tuple[list[Unit], list[Refusal]]:
+    """Return the units without a reason against them, and the others with theirs."""
+    fit: list[Unit] = []
+    refused: list[Refusal] = []
+    for unit in units:
+        if (reason := why_not(unit)) is None:
+            fit.append(unit)
+        else:
+            refused.append((unit, reason, None))
+    return fit, refused
 
 
 @dataclass(frozen=True, slots=True)

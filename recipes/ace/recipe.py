@@ -31,7 +31,7 @@ from recipes.reflection.asking import ProposerKnobs, ask, exchange, request_of
 from reefcommon.events import Unit
 from reefcommon.harness.tree import HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.harness.untrusted import Part, json_object
-from reefcommon.recipe import Decision, Dimensions
+from reefcommon.recipe import Decision, Dimensions, sift
 from reefcommon.recipe_context import Context
 
 COUNTS = "counts"
@@ -72,11 +72,7 @@ class AceRecipe(HarnessRecipe):
     knobs: AceKnobs
 
     def decide(self, waiting: Sequence[Unit]) -> Decision:
-        fit = [u for u in waiting if request_of(u) and (u.reward is not None or words_of(u))]
-        known = {unit.event_id for unit in fit}
-        refused = [(u, "nothing_to_reflect_on", None) for u in waiting if u.event_id not in known]
-        size = self.knobs.batch_size
-        return Decision(tuple(fit[:size]) if len(fit) >= size else (), tuple(refused))
+        return Decision.of(*sift(waiting, _unusable), self.knobs.batch_size)
 
     async def propose(
         self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]
@@ -110,6 +106,11 @@ class AceRecipe(HarnessRecipe):
         added = found.get("add")
         texts = [_text(each) for each in added] if isinstance(added, list) else []
         return [text for text in texts if text and len(text) <= limit][: self.knobs.max_new]
+
+
+def _unusable(unit: Unit) -> str | None:
+    fit = request_of(unit) and (unit.reward is not None or words_of(unit))
+    return None if fit else "nothing_to_reflect_on"
 
 
 def _text(value: object) -> str:

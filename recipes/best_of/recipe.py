@@ -18,46 +18,44 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from recipes.policy_gradient.knobs import PolicyGradientKnobs
+from recipes.policy_gradient.knobs import GroupKnobs, PolicyGradientKnobs
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit, complete_groups
-from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, Refusal
 
 
-class Knobs(PolicyGradientKnobs):
-    batch_size: int = Field(32, ge=2, description="answers a step: a multiple of group_size")
-    group_size: int = Field(8, ge=2, description="answers to one prompt that are compared")
+class Knobs(GroupKnobs, PolicyGradientKnobs):
     keep: int = Field(1, ge=1, description="answers of a group that are imitated at most")
     min_score: float = Field(0.5, description="no answer below this score is imitated")
     weigh_by_score: bool = Field(False, description="an answer counts in proportion to its score")
 
     @model_validator(mode="after")
-    def _whole_groups(self) -> Self:
-        if self.batch_size % self.group_size or self.keep > self.group_size:
-            raise ValueError("batch_size must be a multiple of group_size, keep at most group_size")
+    def _possible(self) -> Self:
+        if self.keep > self.group_size:
+            raise ValueError(f"keep must be at most group_size ({self.group_size})")
         if self.weigh_by_score and self.min_score < 0:
             raise ValueError("weigh_by_score needs min_score >= 0: imitation has no opposite")
         return self
 
 
-class BestOfRecipe(WeightRecipe):
-    name: ClassVar[str] = "best_of"
-    summary: ClassVar[str] = "the best of several answers to a prompt are imitated, if good enough"
-    dimensions: ClassVar[Dimensions] = Dimensions(
+class BestOfRecipe(AdapterRecipe):
+    name = "best_of"
+    summary = "the best of several answers to a prompt are imitated, if good enough"
+    dimensions = Dimensions(
         signal="scores of several answers per prompt", acquisition="reactive", evolves=("lora",)
     )
-    shown: ClassVar[str] = (
+    shown = (
         "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.931 [0.918, 0.942] in 12 "
         "steps; all answers 0.248 [0.214, 0.285], SAO 0.951 in 10 (`reef demo --recipe best_of "
         "--arms all`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
@@ -81,9 +79,6 @@ class BestOfRecipe(WeightRecipe):
             return Decision(refused=tuple(refused))
         # The others of a group go with its best: left behind, they would join another group.
         return Decision(tuple(chosen), (*refused, *others))
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
         from recipes.best_of.learner import BestOfLearner  # torch: in the step process only

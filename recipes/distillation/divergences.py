@@ -9,13 +9,11 @@
 # Shapes: N positions, V vocabulary, K kept ids. p is the student, t the teacher.
 
 from math import log
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Divergence = Literal["forward_kl", "reverse_kl", "jsd", "sampled_reverse_kl"]
-Rest = Literal["tail", "renormalized"]
+from recipes.distillation.knobs import Divergence, Rest
 
 # exp(-1e-7) is the largest float32 below 1 that leaves a tail: log(0) has no gradient.
 _FULL = -1e-7

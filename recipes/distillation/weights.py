@@ -7,12 +7,11 @@
 #
 # Shapes: B rollouts, R response positions.
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Importance = Literal["none", "token", "sequence"]
+from recipes.distillation.knobs import Importance
+
 _MOST = 20.0  # exp(20) is finite in every dtype but half
 
 

@@ -26,7 +26,7 @@ from pydantic import Field
 from reefcommon.events import Unit
 from reefcommon.harness.tree import HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.ids import digest
-from reefcommon.recipe import Decision, Dimensions, Knobs
+from reefcommon.recipe import Decision, Dimensions, Knobs, sift
 from reefcommon.recipe_context import Context
 
 RULE_PREFIX = "feedback-"
@@ -99,9 +99,7 @@ class FeedbackRulesRecipe(HarnessRecipe):
     knobs: FeedbackRulesKnobs
 
     def decide(self, waiting: Sequence[Unit]) -> Decision:
-        judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
-        refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
-        usable = [sample for sample, reason in judged if reason is None]
+        usable, refused = sift(waiting, lambda sample: unusable(sample, self.knobs))
         enough = len(usable) >= self.knobs.batch_size
         batch = first_agreement(usable, self.knobs.min_agreement) if enough else ()
         chosen = {sample.event_id for sample in batch}

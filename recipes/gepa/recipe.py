@@ -53,7 +53,7 @@ from reefcommon.harness.admission import CHAT, check_tree
 from reefcommon.harness.tree import HarnessRecipe, Inadmissible, Mutation, Rejection, Tree, apply
 from reefcommon.harness.untrusted import Part
 from reefcommon.ids import digest
-from reefcommon.recipe import Decision, Dimensions
+from reefcommon.recipe import Decision, Dimensions, sift
 from reefcommon.recipe_context import Context
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
@@ -103,11 +103,10 @@ class GepaRecipe(HarnessRecipe):
             raise BadConfig("gepa: `validation` is empty: name tasks")
 
     def decide(self, waiting: Sequence[Unit]) -> Decision:
-        fit = {unit.event_id: bool(self.train) or _usable(unit) for unit in waiting}
-        refused = [(u, "no_score_or_no_request", None) for u in waiting if not fit[u.event_id]]
-        usable = [unit for unit in waiting if fit[unit.event_id]]
-        size = self.knobs.batch_size
-        return Decision(tuple(usable[:size]) if len(usable) >= size else (), tuple(refused))
+        def why_not(unit: Unit) -> str | None:
+            return None if self.train or _usable(unit) else "no_score_or_no_request"
+
+        return Decision.of(*sift(waiting, why_not), self.knobs.batch_size)
 
     async def propose(
         self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]

@@ -16,33 +16,32 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from recipes.grpo.knobs import Knobs
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.returns import group_advantages
 from recipes.policy_gradient.rollouts import admit, complete_groups
-from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner
 
 
-class GRPORecipe(WeightRecipe):
+class GRPORecipe(AdapterRecipe):
     """Group-relative policy optimization with a double-sided hard mask."""
 
-    name: ClassVar[str] = "grpo"
-    summary: ClassVar[str] = (
+    name = "grpo"
+    summary = (
         "groups of rollouts of one prompt train a LoRA; SAO's control arm, with the same mask "
         "against staleness"
     )
-    dimensions: ClassVar[Dimensions] = Dimensions(
+    dimensions = Dimensions(
         signal="scores of several rollouts per prompt", acquisition="reactive", evolves=("lora",)
     )
-    shown: ClassVar[str] = (
+    shown = (
         "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.875 [0.861, 0.888] in 67 "
         "s; with permuted rewards 0.139 [0.127, 0.153] (`reef demo --recipe grpo --arms all`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
@@ -57,9 +56,6 @@ class GRPORecipe(WeightRecipe):
                 batch += group
         full = len(batch) == knobs.batch_size
         return Decision(batch=tuple(batch) if full else (), refused=tuple(refused))
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
         from recipes.grpo.learner import GRPOLearner  # torch: in the step process only

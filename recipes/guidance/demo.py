@@ -1,10 +1,9 @@
 """`reef demo --recipe guidance`: a model advises a rule that packs 26 circles, and learns."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from recipes.ttt_discover.demo import Packed
-from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.demonstration import Arm, Demonstration, Factories
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -28,4 +27,4 @@ def _tiny() -> Demonstration:
     )
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"tiny": _tiny}
+DEMONSTRATIONS: Factories = {"tiny": _tiny}

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -105,20 +105,18 @@ class Guided:
 
 
 class GuidanceRecipe(TTTDiscoverRecipe):
-    name: ClassVar[str] = "guidance"
-    summary: ClassVar[str] = (
-        "a small model learns to advise a frozen executor while it searches one problem"
-    )
-    dimensions: ClassVar[Dimensions] = Dimensions(
+    name = "guidance"
+    summary = "a small model learns to advise a frozen executor while it searches one problem"
+    dimensions = Dimensions(
         signal="a verifier's score of the executor's solution",
         acquisition="proactive",
         evolves=("lora", "solution"),
     )
-    shown: ClassVar[str] = (
+    shown = (
         "no gain: 26 circles after 240 calls, tiny model, one seed: 2.304, a frozen guide 2.307 "
         "(`reef demo --recipe guidance --arms all --minutes 2`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def __init__(self, knobs: recipe.Knobs) -> None:

@@ -25,7 +25,7 @@ from recipes.reflection.asking import ProposerKnobs, ask, entry_part, exchange, 
 from reefcommon.events import TaskResult, Unit
 from reefcommon.harness.tree import EntryKind, HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.harness.untrusted import Part, json_object
-from reefcommon.recipe import Decision, Dimensions, Judged
+from reefcommon.recipe import Decision, Dimensions, Judged, sift
 from reefcommon.recipe_context import Context
 
 VERDICTS = "verdicts"
@@ -69,12 +69,7 @@ class HarnessEvolveRecipe(HarnessRecipe):
     knobs: HarnessEvolveKnobs
 
     def decide(self, waiting: Sequence[Unit]) -> Decision:
-        fates = {unit.event_id: self._unusable(unit) for unit in waiting}
-        refused = [(u, why, None) for u in waiting if (why := fates[u.event_id]) is not None]
-        failures = [unit for unit in waiting if fates[unit.event_id] is None]
-        size = self.knobs.batch_size
-        batch = tuple(failures[:size]) if len(failures) >= size else ()
-        return Decision(batch, tuple(refused))
+        return Decision.of(*sift(waiting, self._unusable), self.knobs.batch_size)
 
     async def propose(
         self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]

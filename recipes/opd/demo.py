@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.distillation.greeting import TEST, TRAIN, says_rare
-from recipes.policy_gradient.users import Rewarded
-from reefcommon.demonstration import Arm, Demonstration
+from recipes.distillation.greeting import greeting, says_rare
+from recipes.policy_gradient.users import Rewarded, sao_arm
+from reefcommon.demonstration import Arm, Demonstration, Factories
 
-EXAMPLES = Path(__file__).parent / "examples"
 TEACHER = "recipes.opd.examples.greeting.teacher"
 
 
@@ -25,34 +24,16 @@ class Taught(Rewarded):
 
 
 def _tiny() -> Demonstration:
-    return Taught(
-        recipe="opd",
-        model="tiny-hint",
+    sao = sao_arm("the score of each answer, no teacher", "teacher", "divergence")
+    return greeting(
+        "opd",
+        (Arm("opd"), sao),
+        says_rare,
+        kind=Taught,
         about="a Llama of 0.1 M parameters learns a greeting from a teacher's probabilities",
         signal='1 if the answer is "Hello": of it the teacher knows, and SAO alone hears',
-        config=EXAMPLES / "greeting" / "serve.yaml",
-        arms=(
-            Arm("opd"),
-            Arm(
-                "sao",
-                "the score of each answer, no teacher",
-                {
-                    "teacher": None,
-                    "divergence": None,
-                    "critic_lr": 1e-2,
-                    "critic_warmup_steps": 1,
-                },
-                recipe="recipes.sao.recipe:SAORecipe",
-            ),
-        ),
-        training_tasks=TRAIN,
-        test_tasks=TEST,
-        judge=says_rare,
-        max_tokens=6,
         batch=32,
-        minutes=3,
-        goal=0.8,
     )
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"tiny": _tiny}
+DEMONSTRATIONS: Factories = {"tiny": _tiny}

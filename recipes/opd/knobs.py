@@ -1,11 +1,10 @@
 """The knobs of OPD."""
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, field_validator
 
-from recipes.distillation.knobs import DistillationKnobs
+from recipes.distillation.knobs import DistillationKnobs, Divergence
 
 _FILES = ("adapter_config.json", "config.json")
 
@@ -18,9 +17,7 @@ class Knobs(DistillationKnobs):
     # One update a batch, on the weights that sampled it: no correction is needed.
     max_staleness: int = Field(0, ge=0, le=0, description="only 0: nothing corrects staleness")
     average_rate: float = Field(0.0, ge=0, le=0, description="only 0: the teacher is frozen")
-    divergence: Literal["forward_kl", "reverse_kl", "jsd", "sampled_reverse_kl"] = Field(
-        "sampled_reverse_kl", description="distance of the student from the teacher at each token"
-    )
+    divergence: Divergence = "sampled_reverse_kl"
 
     @field_validator("teacher")
     @classmethod

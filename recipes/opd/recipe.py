@@ -20,41 +20,34 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from recipes.opd.knobs import Knobs
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit
-from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner
 
 
-class OPDRecipe(WeightRecipe):
-    name: ClassVar[str] = "opd"
-    summary: ClassVar[str] = (
-        "a frozen teacher grades every token that the policy has sampled; no score is needed"
-    )
-    dimensions: ClassVar[Dimensions] = Dimensions(
+class OPDRecipe(AdapterRecipe):
+    name = "opd"
+    summary = "a frozen teacher grades every token that the policy has sampled; no score is needed"
+    dimensions = Dimensions(
         signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
     )
-    shown: ClassVar[str] = (
+    shown = (
         "four digits on a tiny model, 9,600 answers: rate 0.0001 -> 0.97, 0.99, 0.62, 0.98 "
         "with teachers at 0.98, 0.99, 0.71, 0.98; SAO on a score stays "
         "at 0.0001 (python -m tests.methods.opd). Through the stack, three seeds: a greeting "
         "0.000 -> 0.932, 0.927, 0.979, SAO (one seed) 0.000 (`reef demo --recipe opd --arms all`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=False)
-        full = len(fit.batch) >= knobs.batch_size
-        return Decision(fit.batch[: knobs.batch_size] if full else (), fit.refused)
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
+        return Decision.of(fit.batch, fit.refused, knobs.batch_size)
 
     def learner(self, model_path: Path) -> Learner:
         # torch: in the step process only

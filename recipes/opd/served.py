@@ -16,37 +16,32 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import Field
 
-from recipes.policy_gradient.knobs import PolicyKnobs
+from recipes.distillation.knobs import ChunkedKnobs
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit, unfit
-from reefcommon import recipe
 from reefcommon.events import Signal, Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, sift
 from reefcommon.recipe_context import Context
 
 
-class ServedKnobs(PolicyKnobs):
+class ServedKnobs(ChunkedKnobs):
     teacher: str = Field(min_length=1, description="name of a model under `models:` in serve.yaml")
-    batch_size: int = Field(32, ge=1, description="units per optimizer step")
     # One update a batch, on the weights that sampled it: no correction is needed.
     max_staleness: int = Field(0, ge=0, le=0, description="only 0: nothing corrects staleness")
     max_teacher_tokens: int = Field(10240, ge=2, description="a longer unit is refused")
-    chunk_positions: int = Field(
-        512, ge=1, description="positions whose distributions are in memory at once"
-    )
 
 
-class ServedOPDRecipe(WeightRecipe):
-    name: ClassVar[str] = "opd_served"
-    summary: ClassVar[str] = "a served teacher grades every token that the policy has sampled"
-    dimensions: ClassVar[Dimensions] = Dimensions(
+class ServedOPDRecipe(AdapterRecipe):
+    name = "opd_served"
+    summary = "a served teacher grades every token that the policy has sampled"
+    dimensions = Dimensions(
         signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = ServedKnobs
+    knobs_type = ServedKnobs
     knobs: ServedKnobs
 
     async def signal(self, unit: Unit, ctx: Context) -> Signal | None:
@@ -58,16 +53,8 @@ class ServedOPDRecipe(WeightRecipe):
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=False)
-        graded: list[Unit] = []
-        refused: list[Refusal] = list(fit.refused)
-        for unit in fit.batch:
-            reason = self.ungradable(unit) or ungraded(unit)
-            if reason is None:
-                graded.append(unit)
-            else:
-                refused.append((unit, reason, None))
-        full = len(graded) >= knobs.batch_size
-        return Decision(tuple(graded[: knobs.batch_size]) if full else (), tuple(refused))
+        graded, refused = sift(fit.batch, lambda unit: self.ungradable(unit) or ungraded(unit))
+        return Decision.of(graded, (*fit.refused, *refused), knobs.batch_size)
 
     def ungradable(self, unit: Unit) -> str | None:
         """Return why the teacher is not asked about a unit, or None."""
@@ -79,9 +66,6 @@ class ServedOPDRecipe(WeightRecipe):
 
     def _too_long(self, unit: Unit) -> bool:
         return len(unit.tokens) > self.knobs.max_teacher_tokens
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
         from recipes.opd.served_learner import GradedLearner  # torch: in the step process only

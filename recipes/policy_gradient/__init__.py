@@ -10,6 +10,7 @@
 # frozen.py     copies of the policy that do not learn, on the same base weights (torch, peft)
 # critic.py     a value head on the policy's hidden states (torch)
 # learner.py    saved state and metrics of a step (torch)
+# recipe.py     the base of recipes that train an adapter (pure)
 #
 # Shapes are written as suffixes: B rollouts, P prompt positions, R response positions, H hidden
 # units, V vocabulary, N action tokens of all rollouts. `x_BR` is a tensor of shape [B, R].

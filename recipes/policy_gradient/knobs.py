@@ -1,9 +1,9 @@
 """Knobs of recipes that train an adapter, and of policy gradients."""
 
 from math import isfinite
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from reefcommon import recipe
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
@@ -58,3 +58,16 @@ class PolicyGradientKnobs(PolicyKnobs):
     eps_clip: float = Field(0.3, gt=0, le=1, description="ratios up to 1 - eps_clip are masked")
     eps_clip_high: float = Field(5.0, gt=0, description="ratios from 1 + eps_clip_high are masked")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean entropy as a reward")
+
+
+class GroupKnobs(PolicyKnobs):
+    """Knobs of recipes that compare several answers to one prompt."""
+
+    batch_size: int = Field(32, ge=2, description="answers a step: a multiple of group_size")
+    group_size: int = Field(8, ge=2, description="answers to one prompt that are compared")
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.batch_size % self.group_size:
+            raise ValueError(f"batch_size must be a multiple of group_size ({self.group_size})")
+        return self

@@ -11,6 +11,12 @@ from reefcommon.demonstration import Arm, Demonstration, Stage, Task
 PERMUTED = Arm("permuted", "PERMUTED: it is given to another answer")
 
 
+def sao_arm(about: str, *left_out: str) -> Arm:
+    """Return SAO as a control, without the knobs that it does not have."""
+    knobs = {"critic_lr": 1e-2, "critic_warmup_steps": 1, **dict.fromkeys(left_out)}
+    return Arm("sao", about, knobs, recipe="recipes.sao.recipe:SAORecipe")
+
+
 @dataclass(kw_only=True)
 class Rewarded(Demonstration):
     """Users with a question, which they ask `attempts` times at once.

@@ -5,7 +5,7 @@
 
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from recipes.reflection.examples import house, models
 from recipes.reflection.examples.server import serving
-from reefcommon.demonstration import Arm, Demonstration, Stage, Task
+from reefcommon.demonstration import Arm, Demonstration, Factories, Stage, Task
 
 _MEASURED = house.tasks_of(31, ("Lea Dunn", "Gus Hale", "Fay Rowe", "Ned Pike", "Joy Vale"))
 SILENT = Arm("silent", "users do not say what they wanted")
@@ -65,7 +65,7 @@ def house_style(
     batch: int,
     arms: tuple[Arm, ...] = (SILENT,),
     sessions: bool = False,
-) -> Mapping[str, Callable[[], Demonstration]]:
+) -> Factories:
     """Return the demonstrations of a recipe: a scripted model."""
 
     def build() -> Demonstration:

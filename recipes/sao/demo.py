@@ -1,10 +1,10 @@
 """`reef demo`: users reward each answer, and SAO trains on their rewards."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from recipes.policy_gradient.users import PERMUTED, Rewarded
-from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.demonstration import Arm, Demonstration, Factories
 
 EXAMPLES = Path(__file__).parent / "examples"
 ARMS = (Arm("sao"), PERMUTED)
@@ -30,24 +30,29 @@ def _smollm2() -> Demonstration:
     )
 
 
-def _tiny() -> Demonstration:
+def letters(recipe: str, config: Path, arms: tuple[Arm, ...], **stated: Any) -> Demonstration:
+    """Return a demonstration on the tiny model, whose users like lower-case letters."""
     from recipes.sao.examples.tiny import tasks
 
+    usual = {"attempts": 8, "batch": 64, "minutes": 3, "goal": 0.8}
     return Rewarded(
-        recipe="sao",
+        recipe=recipe,
         model="tiny",
         about="a random Llama of 0.1 M parameters learns to write lower-case letters",
         signal="the share of lower-case letters in the answer",
-        config=EXAMPLES / "tiny" / "serve.yaml",
-        arms=ARMS,
+        config=config,
+        arms=arms,
         training_tasks=tasks.TRAIN,
         test_tasks=tasks.TEST,
         judge=tasks.score,
         max_tokens=12,
-        batch=32,
-        minutes=5,
-        goal=0.9,
+        **{**usual, **stated},
     )
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"smollm2": _smollm2, "tiny": _tiny}
+def _tiny() -> Demonstration:
+    config, stated = EXAMPLES / "tiny" / "serve.yaml", {"batch": 32, "minutes": 5, "goal": 0.9}
+    return letters("sao", config, ARMS, attempts=1, **stated)
+
+
+DEMONSTRATIONS: Factories = {"smollm2": _smollm2, "tiny": _tiny}

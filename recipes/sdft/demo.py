@@ -1,14 +1,10 @@
 """`reef demo --recipe sdft`: users report how it is done; an older skill is measured beside it."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from recipes.distillation.greeting import RARE, TEST, TRAIN, greets
-from recipes.policy_gradient.users import Rewarded
-from reefcommon.demonstration import Arm, Demonstration, Task, as_messages
+from recipes.distillation.greeting import RARE, TEST, greeting, greets
+from reefcommon.demonstration import Arm, Demonstration, Factories, Task, as_messages
 
-EXAMPLES = Path(__file__).parent / "examples"
 _WISH = "Please greet me with {} first."
 _WORDS = ("Dear", "Salut", "Yo")
 # The new skill unasked, and an old one: to heed a wish. Nobody trains or reports the old one.
@@ -31,30 +27,23 @@ def learnt_or_kept(task: Any, answer: str) -> float:
 
 
 def _tiny() -> Demonstration:
-    return Rewarded(
-        recipe="sdft",
-        model="tiny-hint",
+    imitates = Arm(
+        "sft",
+        "the demonstrations are imitated",
+        {"target": "demonstration", "template": None, "skip_tokens": None},
+        recipe="recipes.sft.recipe:SFTRecipe",
+    )
+    return greeting(
+        "sdft",
+        (Arm("sdft"), imitates),
+        learnt_or_kept,
         about="a Llama of 0.1 M parameters learns from demonstrations, and keeps what it knew",
         signal='1 if an answer is "Hello", or (half of the questions) the word that was wished for',
-        config=EXAMPLES / "greeting" / "serve.yaml",
-        arms=(
-            Arm("sdft"),
-            Arm(
-                "sft",
-                "the demonstrations are imitated",
-                {"target": "demonstration", "template": None, "skip_tokens": None},
-                recipe="recipes.sft.recipe:SFTRecipe",
-            ),
-        ),
-        training_tasks=TRAIN,
         test_tasks=(*NEW, *OLD),
-        judge=learnt_or_kept,
         told=RARE,
-        max_tokens=6,
         batch=32,
-        minutes=3,
         goal=0.6,
     )
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"tiny": _tiny}
+DEMONSTRATIONS: Factories = {"tiny": _tiny}

@@ -1,10 +1,8 @@
 """The knobs of SDFT."""
 
-from typing import Literal
-
 from pydantic import Field
 
-from recipes.distillation.knobs import DistillationKnobs
+from recipes.distillation.knobs import AverageRate, DistillationKnobs, Importance
 
 TEMPLATE = (
     "{prompt}\n\nFor this request somebody wrote the following answer:\n\n{demonstration}\n\n"
@@ -21,13 +19,6 @@ class Knobs(DistillationKnobs):
     template: str = Field(
         TEMPLATE, description="the teacher's user message, from {prompt} and {demonstration}"
     )
-    importance: Literal["none", "token", "sequence"] = Field(
-        "sequence", description="weight against staleness: none, of each token, or of the answer"
-    )
-    average_rate: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="share of the policy in the teacher's moving average; 0: the base model",
-    )
+    importance: Importance = "sequence"
+    average_rate: AverageRate = 0.01
     skip_tokens: int = Field(3, ge=0, description="first tokens of an answer without a loss")

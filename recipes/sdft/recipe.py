@@ -21,33 +21,28 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from recipes.distillation.messages import prompt_messages, with_demonstration
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit
 from recipes.sdft.knobs import Knobs
-from reefcommon import recipe
 from reefcommon.events import Signal, Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner
 from reefcommon.recipe_context import Context
 from reefcommon.recipe_loading import resolve
 
 
-class SDFTRecipe(WeightRecipe):
-    name: ClassVar[str] = "sdft"
-    summary: ClassVar[str] = (
-        "the policy that has read a demonstration teaches the policy that has not"
-    )
-    dimensions: ClassVar[Dimensions] = Dimensions(
-        signal="demonstrations", acquisition="reactive", evolves=("lora",)
-    )
-    shown: ClassVar[str] = (
+class SDFTRecipe(AdapterRecipe):
+    name = "sdft"
+    summary = "the policy that has read a demonstration teaches the policy that has not"
+    dimensions = Dimensions(signal="demonstrations", acquisition="reactive", evolves=("lora",))
+    shown = (
         "a second skill on a tiny model, rate 1e-3, six seeds: keeps 0.41 [0.20, 0.62] more of the "
         "first skill than SFT at equal gain (python -m tests.methods.sdft). Through the stack, one "
         "seed, no difference: it ends before SFT forgets (`reef demo --recipe sdft --arms all`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def __init__(self, knobs: Knobs) -> None:
@@ -65,11 +60,7 @@ class SDFTRecipe(WeightRecipe):
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=False)
-        full = len(fit.batch) >= knobs.batch_size
-        return Decision(fit.batch[: knobs.batch_size] if full else (), fit.refused)
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
+        return Decision.of(fit.batch, fit.refused, knobs.batch_size)
 
     def learner(self, model_path: Path) -> Learner:
         # torch: in the step process only

@@ -23,32 +23,31 @@ context."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit, complete_groups
 from recipes.sdpo.knobs import Knobs
 from recipes.sdpo.siblings import right_siblings
-from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner
 
 
-class SDPORecipe(WeightRecipe):
-    name: ClassVar[str] = "sdpo"
-    summary: ClassVar[str] = (
+class SDPORecipe(AdapterRecipe):
+    name = "sdpo"
+    summary = (
         "the policy that has read a right attempt teaches the policy that has not, token by token"
     )
-    dimensions: ClassVar[Dimensions] = Dimensions(
+    dimensions = Dimensions(
         signal="scores of several attempts per prompt", acquisition="reactive", evolves=("lora",)
     )
-    shown: ClassVar[str] = (
+    shown = (
         "tiny model, 800 attempts, three seeds: mean rate above that of GRPO by 0.077 "
         "[0.070, 0.084] from 0.1, by 0.027 [0.003, 0.051] from 0.3 "
         "(python -m tests.methods.sdpo --steps 25). Through the stack, one seed: 0.167 -> 0.917 "
         "[0.877, 0.945] in 7 steps, GRPO as fast (`reef demo --recipe sdpo --arms all`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
@@ -58,9 +57,6 @@ class SDPORecipe(WeightRecipe):
         wanted = knobs.batch_size // knobs.group_size
         batch = [unit for group in groups[:wanted] for unit in group]
         return Decision(tuple(batch) if len(groups) >= wanted else (), fit.refused)
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
         # torch: in the step process only

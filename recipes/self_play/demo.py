@@ -1,13 +1,12 @@
 """`reef demo --recipe self-play`: a model sets itself tasks, of which few can be learned."""
 
 import asyncio
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from recipes.self_play.examples.greetings.domain import DOMAIN, LIKED
-from reefcommon.demonstration import Arm, Demonstration, Measured, Stage, Task
+from reefcommon.demonstration import Arm, Demonstration, Factories, Measured, Stage, Task
 from reefcommon.statistics import independent_seed
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -70,4 +69,4 @@ def _tiny() -> Demonstration:
     )
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"tiny": _tiny}
+DEMONSTRATIONS: Factories = {"tiny": _tiny}

@@ -28,8 +28,9 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.self_play.admission import DESIGNER, oldest_round
 from recipes.self_play.domain import Domain, Role, Task
 from recipes.self_play.game import Game, Match, Pending, Proposal, identity_of, load
@@ -38,7 +39,7 @@ from reefcommon import recipe
 from reefcommon.errors import Poison
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner
 from reefcommon.recipe_context import Asked, Messages, SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
@@ -48,23 +49,23 @@ DRAWS = 100
 T = TypeVar("T")
 
 
-class SelfPlayRecipe(WeightRecipe):
-    name: ClassVar[str] = "self_play"
-    summary: ClassVar[str] = (
+class SelfPlayRecipe(AdapterRecipe):
+    name = "self_play"
+    summary = (
         "a designer proposes tasks, a solver plays them with and without a hint; the designer "
         "earns the difference"
     )
-    dimensions: ClassVar[Dimensions] = Dimensions(
+    dimensions = Dimensions(
         signal="a verifier's score, and the regret of tasks",
         acquisition="proactive",
         evolves=("lora",),
     )
-    shown: ClassVar[str] = (
+    shown = (
         "toy tasks, three seeds: the designer finds those that can be learned (share 0.25 -> "
         "0.9995 [0.999, 1.000]); the solver is not shown to be faster than on tasks by chance "
         "(-0.004 [-0.114, 0.107]) (docs/methods.md has the command)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def __init__(self, knobs: recipe.Knobs) -> None:
@@ -204,9 +205,6 @@ class SelfPlayRecipe(WeightRecipe):
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         return oldest_round(waiting, serving, self.knobs)
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def evaluation(self) -> EvaluationPlan:
         # Held-out samples would leave gaps in the rounds. Name tasks in `serve.yaml` to compare.

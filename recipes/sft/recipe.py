@@ -16,44 +16,36 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from recipes.distillation.messages import demonstration_in
+from recipes.policy_gradient.recipe import AdapterRecipe
 from recipes.policy_gradient.rollouts import admit
 from recipes.sft.knobs import Knobs
-from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, sift
 
 
-class SFTRecipe(WeightRecipe):
-    name: ClassVar[str] = "sft"
-    summary: ClassVar[str] = "accepted answers, or demonstrations, are imitated"
-    dimensions: ClassVar[Dimensions] = Dimensions(
+class SFTRecipe(AdapterRecipe):
+    name = "sft"
+    summary = "accepted answers, or demonstrations, are imitated"
+    dimensions = Dimensions(
         signal="accepted answers, or demonstrations", acquisition="reactive", evolves=("lora",)
     )
-    shown: ClassVar[str] = (
+    shown = (
         "the greeting that users accept, one seed: 0.167 [0.102, 0.261] -> 0.938 [0.899, 0.962] in "
         "69 s; permuted acceptance 0.010 [0.003, 0.039], all answers 0.000 (`reef demo --recipe "
         "sft --arms all --minutes 1.5`)"
     )
-    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs_type = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         scored = knobs.target == "answer"
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=scored)
-        accepted: list[Unit] = []
-        refused: list[Refusal] = list(fit.refused)
-        for unit in fit.batch:
-            if (reason := self.unaccepted(unit)) is None:
-                accepted.append(unit)
-            else:
-                refused.append((unit, reason, None))
-        full = len(accepted) >= knobs.batch_size
-        return Decision(tuple(accepted[: knobs.batch_size]) if full else (), tuple(refused))
+        accepted, refused = sift(fit.batch, self.unaccepted)
+        return Decision.of(accepted, (*fit.refused, *refused), knobs.batch_size)
 
     def unaccepted(self, unit: Unit) -> str | None:
         """Return why a unit is no target, or None."""
@@ -61,9 +53,6 @@ class SFTRecipe(WeightRecipe):
             return None if demonstration_in(unit) else "no_demonstration"
         right = unit.reward is not None and unit.reward >= self.knobs.min_score
         return None if right else "not_accepted"
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
         from recipes.sft.learner import SFTLearner  # torch: in the step process only

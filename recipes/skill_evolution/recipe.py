@@ -27,13 +27,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import time
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
 from recipes.reflection.asking import ProposerKnobs, ask, entry_part
 from recipes.skill_evolution.sessions import counted, referenced, transcript, window
-from reefcommon.events import Unit, UnitKind
+from reefcommon.events import Unit
 from reefcommon.harness.admission import MAX_NAME_CHARS
 from reefcommon.harness.render import enabled
 from reefcommon.harness.tree import (
@@ -45,7 +45,7 @@ from reefcommon.harness.tree import (
     Tree,
 )
 from reefcommon.harness.untrusted import Part, json_object
-from reefcommon.recipe import Decision, Dimensions
+from reefcommon.recipe import Decision, Dimensions, sift
 from reefcommon.recipe_context import Context
 
 COUNTS = "counts"
@@ -106,7 +106,7 @@ class SkillEvolutionRecipe(HarnessRecipe):
         acquisition="reactive",
         evolves=("harness",),
     )
-    consumes: ClassVar[tuple[UnitKind, ...]] = ("session",)
+    consumes = ("session",)
     shown = (
         "the style of a house, scripted models, seeds 0, 1, 2: right over the run 0.65, guess 0.31"
         ", which three seeds do not prove (python -m tests.methods.harnesses)"
@@ -116,8 +116,7 @@ class SkillEvolutionRecipe(HarnessRecipe):
 
     def decide(self, waiting: Sequence[Unit]) -> Decision:
         knobs = self.knobs
-        refused = [(unit, "no_messages", None) for unit in waiting if not unit.messages]
-        sessions = [unit for unit in waiting if unit.messages]
+        sessions, refused = sift(waiting, lambda unit: None if unit.messages else "no_messages")
         night = time.fromisoformat(knobs.nightly) if knobs.nightly else None
         batch = window(sessions, night, knobs.batch_size, knobs.max_sessions)
         return Decision(batch, tuple(refused))

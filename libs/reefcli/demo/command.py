@@ -18,9 +18,9 @@ from rich.console import Console
 from reefcli.demo import results
 from reefcli.demo.run import Demo
 from reefcli.demo.trial import Trial, attempt, next_steps
-from reefcli.demo.variant import Factories, demonstrations
+from reefcli.demo.variant import demonstrations
 from reefcli.options import AsJson
-from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.demonstration import Arm, Demonstration, Factories
 from reefcommon.statistics import independent_seed
 
 _RECIPE = "The recipe that is shown: a folder of recipes/ with a demo.py, or a package."

@@ -2,15 +2,13 @@
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from reefcommon.config import ServeConfig, parse
-from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.demonstration import Arm, Factories
 from reefcommon.errors import BadConfig
 from reefcommon.recipe_loading import resolve
-
-Factories = Mapping[str, Callable[[], Demonstration]]
 
 
 def demonstrations(recipe: str) -> Factories:
