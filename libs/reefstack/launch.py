@@ -86,6 +86,8 @@ class Launch:
         run = {"config": config, "ports": self.site.ports, "urls": known, "planned": planned}
         self.record = state.new_state(**run)
         self.note("starting")
+        for name in planned:
+            self.listener(StackEvent(name, "planned"))
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
         if urls["kafka"] and self.options.create_topics:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 EventKind = Literal[
-    "starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped", "note"
-]
+    "planned", "starting", "waiting", "progress", "ready", "died", "restarting", "stopping",
+    "stopped", "note",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The display of a run: a live table, plain lines, or JSON lines."""
 
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Self
@@ -19,39 +20,62 @@ _SYMBOL = {
     "died": ("✗", "red"),
     "stopped": ("■", "dim"),
     "stopping": ("…", "yellow"),
+    "planned": ("·", "dim"),
 }
+_AWAITED = {"planned": "not started yet", "starting": "starting", "restarting": "starting again"}
 
 
 class PlainView:
     """A line for each event with the seconds since the start; progress in steps of a quarter.
 
-    A view is a context manager around the start, and is called with each event.
+    A view is a context manager around the start, and is called with each event. During the start
+    it says what is still awaited, `every_s` after its last line.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, every_s: float = 10.0) -> None:
         self._console = console
-        self._began = time.monotonic()
+        self._began = self._printed_at = time.monotonic()
+        self._every_s = every_s
         self._quarter: dict[str, int] = {}
+        self._awaited: dict[str, str] = {}
+        self._over = threading.Event()
 
     def __enter__(self) -> Self:
+        threading.Thread(target=self._remind, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._over.set()
 
     def __call__(self, event: StackEvent) -> None:
+        self._note(event)
         if event.kind == "progress":
             quarter = int(event.fraction * 4)
             if self._quarter.get(event.name) == quarter:
                 return
             self._quarter[event.name] = quarter
             self._line(event.name, f"{event.fraction:.0%} {event.text}")
-        elif event.kind != "waiting":
+        elif event.kind not in ("waiting", "planned"):
             kind = "" if event.kind == "note" else f"{event.kind} "
             self._line(event.name, f"{kind}{event.text}".rstrip())
 
+    def _note(self, event: StackEvent) -> None:
+        if event.kind in (*_AWAITED, "waiting", "progress"):
+            words = event.text.partition("\n")[0] or _AWAITED.get(event.kind, event.kind)
+            self._awaited[event.name] = words
+        elif event.kind != "note":
+            self._awaited.pop(event.name, None)
+
+    def _remind(self) -> None:
+        # a thread of its own: the start may keep the event loop busy
+        while not self._over.wait(self._every_s / 4):
+            waits = [f"{name} ({words})" for name, words in [*self._awaited.items()]]
+            if waits and time.monotonic() - self._printed_at >= self._every_s:
+                self._line("still", f"awaited: {', '.join(waits)}")
+
     def _line(self, name: str, text: str) -> None:
-        self._print(f"{time.monotonic() - self._began:7.1f}s  {name:<11} {text}")
+        self._printed_at = time.monotonic()
+        self._print(f"{self._printed_at - self._began:7.1f}s  {name:<11} {text}")
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -59,6 +83,9 @@ class PlainView:
 
 class JsonView(PlainView):
     """A JSON object for each event."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __call__(self, event: StackEvent) -> None:
         self._print(orjson.dumps(asdict(event)).decode())
@@ -134,6 +161,8 @@ class LiveView(PlainView):
             share = ProgressBar(total=1.0, completed=row.fraction, width=24)
             line.add_row(share, Text(row.text[:60]))
             return took, line
+        if row.kind == "planned":
+            return Text(""), Text(_AWAITED["planned"], style="dim")
         shown = row.text if row.kind in ("ready", "died", "waiting") else row.kind
         first = shown.partition("\n")[0][:90]
         return took, Text(first, style="red" if row.kind == "died" else "")

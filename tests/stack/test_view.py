@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 from rich.console import Console
 
@@ -38,6 +39,44 @@ def test_a_pipe_gets_one_line_an_event_and_progress_in_quarters() -> None:
         ["seaweedfs", "ready"],
         ["engine", "died"],
     ]
+
+
+def test_a_pipe_is_told_now_and_then_what_is_still_awaited() -> None:
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=40), every_s=0.05)
+    with view:
+        for name, kind, text in (
+            ("tansu", "planned", ""),
+            ("engine", "planned", ""),
+            ("tansu", "starting", ""),
+            ("tansu", "ready", ""),
+            ("engine", "starting", ""),
+            ("engine", "waiting", "waits for the model\n503 {}"),
+            ("gateway", "planned", ""),
+        ):
+            view(StackEvent(name, kind, text))
+        deadline = time.monotonic() + 10
+        while "awaited" not in out.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    awaited = next(line for line in out.getvalue().splitlines() if "awaited" in line)
+    assert awaited.endswith("engine (waits for the model), gateway (not started yet)")
+    time.sleep(0.1)  # a round that had begun
+    told = out.getvalue()
+    time.sleep(0.2)
+    assert out.getvalue() == told, "the start is over"
+
+
+def test_the_table_counts_the_programs_that_have_not_begun() -> None:
+    view = LiveView(Console(file=io.StringIO(), force_terminal=True, width=100))
+    with view:
+        for name in ("tansu", "engine", "gateway"):
+            view(StackEvent(name, "planned"))
+        view(StackEvent("tansu", "ready"))
+        shown = Console(file=io.StringIO(), width=100)
+        shown.print(view.render())
+    text = shown.file.getvalue()
+    assert "1 of 3 ready" in text
+    assert text.count("not started yet") == 2
 
 
 def test_a_terminal_gets_a_table_with_what_is_ready_what_waits_and_what_died() -> None:
