@@ -187,11 +187,17 @@ def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
     assert "before  The[2J lamp" in out.getvalue()
     figure = "0.150 [0.100, 0.200] of 96 answers -> 0.850 [0.800, 0.900] of 96 answers"
     assert figure in out.getvalue()
-    summary |= {"stopped_by": "limit"}
     out = io.StringIO()
-    report.show(Console(file=out, width=80), figures, SMOLLM2, summary)
-    assert "stopped at the limit of 15 min" in out.getvalue()
-    assert "--continue goes on" in out.getvalue()
+    short = summary | {"stopped_by": "limit", "reached": False}
+    report.show(Console(file=out, width=80), figures, SMOLLM2, short)
+    told = out.getvalue().replace("\n", " ")
+    assert "The demonstration ended at its limit, 15 min after its start-up" in told
+    assert "before its goal: 0 of 5 releases; --continue goes on" in told
+    assert "NOT" not in told
+    figures.final = point(0.6, 1)
+    report.show(Console(file=out, width=80), figures, SMOLLM2, short)
+    assert "0 of 5 releases and a lower bound of 0.600 where the goal is 0.7" in out.getvalue()
+    figures.final = point(0.8, 1)
     out = io.StringIO()
     report.show(Console(file=out, width=80), figures, SMOLLM2, summary | {"rewards_permuted": True})
     assert "The control arm, with permuted rewards, reached its goal" in out.getvalue()

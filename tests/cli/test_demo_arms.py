@@ -50,7 +50,7 @@ def exit_code(**options) -> int:
 
 def test_arms_and_seeds_are_run_after_each_other_into_one_results_file(runs, tmp_path):
     where = tmp_path / "demo"
-    assert exit_code(model="tiny", arms="all", seeds="0,2", state_dir=where) == 1
+    assert exit_code(model="tiny", arms="all", seeds="0,2", state_dir=where) == 0
     assert runs == [
         ("sao", 0, "sao-0"),
         ("permuted", 0, "permuted-0"),
@@ -75,7 +75,27 @@ def test_a_control_that_stays_below_the_goal_is_no_failure(runs, tmp_path):
     options = {"recipe": "sao", "model": "smollm2", "seeds": "0,1"}
     assert exit_code(**options, arms="sao,permuted", state_dir=tmp_path / "both") == 0
     assert exit_code(**options, arms="permuted", state_dir=tmp_path / "control") == 0
-    assert exit_code(model="smollm2", permuted=True, state_dir=tmp_path / "alone") == 1
+    assert exit_code(model="smollm2", permuted=True, state_dir=tmp_path / "alone") == 0
+
+
+def test_a_run_that_ends_at_its_limit_is_no_crash(monkeypatch, tmp_path, capsys):
+    async def run(self) -> None:
+        self.stopped, self.figures.experienced = "limit", 12
+        if self.state_dir.name != "none":
+            head = SimpleNamespace(operation="training", release_id="r1-a", sequence=1)
+            head.evaluation = None
+            self.figures.releases.append(SimpleNamespace(release=head))
+            self.figures.heldout.append(point(0.0))
+            self.figures.final = point(0.4)
+
+    monkeypatch.setattr(Demo, "run", run)
+    assert exit_code(model="tiny", as_json=True, state_dir=tmp_path / "some") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["reached"] is False
+    assert "ended at its limit, 5 min after its start-up" in said.err
+    assert exit_code(model="tiny", state_dir=tmp_path / "none") == 1
+    said = capsys.readouterr()
+    assert "before the first release from training: 12 judged answers, 0 steps" in said.out
 
 
 def test_a_failed_run_is_a_row_with_its_reason(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reefcli.demo.figures import Figures, Measurement
-from reefcli.output import printable
+from reefcli.output import counted, printable
 from reefcommon.demonstration import Demonstration, as_messages
 
 _WINDOW = 16
@@ -138,9 +138,10 @@ def show(console: Console, figures: Figures, shown: Demonstration, summary: dict
     earlier = f" ({count} in the chain from earlier runs)" if count else ""
     permuted = summary.get("rewards_permuted")
     subject = "The control arm, with permuted rewards," if permuted else "The demonstration"
-    verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
+    took = f"{summary['elapsed_s']:.0f} s"
+    how = f"reached its goal in {took}" if summary["reached"] else f"{_ended(summary)} {took}"
     put(
-        f"{subject} {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
+        f"{subject} {how}{'' if summary['reached'] else _short_of(shown, figures, last)}. "
         f"{shown.figure.capitalize()} {first.counted} -> {last.counted}{anew}. "
         f"Releases: {summary['releases_published']}{earlier}; "
         f"rejected candidates: {summary['candidates_rejected']}; "
@@ -149,21 +150,31 @@ def show(console: Console, figures: Figures, shown: Demonstration, summary: dict
     )
 
 
+def _ended(summary: dict[str, Any]) -> str:
+    match summary["stopped_by"]:
+        case "limit":
+            limit = f"{summary['limit_s'] / 60:g} min after its start-up"
+            return f"ended at its limit, {limit} (--minutes{busy()}), after"
+        case "interrupted":
+            return "was interrupted after"
+        case _:
+            return "ended after"
+
+
+def _short_of(shown: Demonstration, figures: Figures, last: Measurement) -> str:
+    """Return what the goal lacks, in words."""
+    lacks = []
+    if len(figures.learned) < shown.releases_goal:
+        lacks.append(f"{len(figures.learned)} of {counted(shown.releases_goal, 'release')}")
+    if last.low < shown.goal:
+        lacks.append(f"a lower bound of {last.low:.3f} where the goal is {shown.goal}")
+    return f", before its goal: {' and '.join(lacks) or 'not measured anew'}; --continue goes on"
+
+
 def busy() -> str:
     """Return words on the machine's load if it is above its cores, else none."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f"; this machine is busy, load {load:.1f} on {cores} cores" if load > cores else ""
-
-
-def _why_stopped(summary: dict[str, Any]) -> str:
-    match summary["stopped_by"]:
-        case "limit":
-            limit = f"{summary['limit_s'] / 60:g} min"
-            return f" (stopped at the limit of {limit}, --minutes{busy()}; --continue goes on)"
-        case "interrupted":
-            return " (interrupted; --continue goes on)"
-        case _:
-            return ""
 
 
 def keep(directory: Path, lines: list[str], summary: dict[str, Any]) -> None:

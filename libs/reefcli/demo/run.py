@@ -85,22 +85,30 @@ class Demo:
         shown, path = self.demonstration, self.demonstration.config
         async with contextlib.AsyncExitStack() as exits:
             config = serve_config.load(path)
-            model = partial(prepare, config.model.name)
-            made = await asyncio.to_thread(shown.prepare, model, self.state_dir)
-            if shown.seeks:
-                made = {"seed": self.seed, **made}
             endpoints = exits.enter_context(shown.endpoints())
             engine = exits.enter_context(shown.engine())
             self.scripted = bool(engine)
-            config = variant(config, self.arm, endpoints, made, engine)
             options = Options(config_path=path)
             with view_for(self.console) as startup:
                 self._on_event = startup
+                made = await self._prepared(config.model.name)
+                config = variant(config, self.arm, endpoints, made, engine)
                 stack = await exits.enter_async_context(
                     embedded_stack(config, self.state_dir, options, listener=self._tell)
                 )
             self._on_event = self._while_running
             await self._run(stack)
+
+    async def _prepared(self, model: str) -> dict[str, Any]:
+        shown = self.demonstration
+        made = {"seed": self.seed} if shown.seeks else {}
+        if type(shown).prepare is Demonstration.prepare:
+            return made
+        self._tell(StackEvent("preparation", "starting"))
+        make = partial(prepare, model)
+        made |= await asyncio.to_thread(shown.prepare, make, self.state_dir)
+        self._tell(StackEvent("preparation", "ready"))
+        return made
 
     async def _run(self, stack: Stack) -> None:
         stage = LiveStage(

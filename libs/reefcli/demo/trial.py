@@ -67,7 +67,7 @@ def attempt(run: Demo, *, fresh: bool) -> Trial:
     report.keep(run.state_dir, [*run.view.lines, *result], trial.summary)
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     if not trial.shown:
-        words = failure or "Stopped before the first release from training."
+        words = failure or _without_release(run)
         run.console.print(words, style="red" if failure else None, **plain)
         return trial
     png = report.draw_png(run.figures, run.demonstration, run.state_dir / "reward.png")
@@ -77,6 +77,16 @@ def attempt(run: Demo, *, fresh: bool) -> Trial:
     report.show(run.console, run.figures, run.demonstration, trial.summary)
     run.console.print(f"Kept: {', '.join([str(png), *more])}, demo.log and demo.json\n", **plain)
     return trial
+
+
+def _without_release(run: Demo) -> str:
+    limit = f"At its limit, {run.demonstration.minutes:g} min after its start-up (--minutes)"
+    found = run.figures
+    return (
+        f"{limit if run.stopped == 'limit' else 'Stopped'} before the first release from training: "
+        f"{counted(found.experienced, 'judged answer')}, {counted(len(found.steps), 'step')}, "
+        f"{counted(len(found.rejected), 'rejected candidate')}{report.busy()}."
+    )
 
 
 def _run(run: Demo, *, fresh: bool) -> str:
@@ -100,7 +110,7 @@ def _goal(run: Demo) -> str:
     releases = counted(wanted.releases_goal, "release")
     return (
         f"goal: {releases}, and a {wanted.figure} whose 95 % interval "
-        f"lies above {wanted.goal}, within {wanted.minutes:g} min (--minutes); "
+        f"lies above {wanted.goal}, within {wanted.minutes:g} min after the start-up (--minutes); "
         "lag = releases behind the head"
     )
 

@@ -15,13 +15,14 @@ from reefcommon.demonstration import Demonstration
 SPARKS = "▁▂▃▄▅▆▇█"
 _BAR = 32
 _STATUS_EVERY_S = 15.0
+_SAME_EVERY_S = 60.0
 
 
 class View:
     """Prints lines, and keeps them for the log.
 
     A terminal has a panel with `status` below the lines. A pipe gets a changed `status` as a line,
-    at most every 15 s.
+    at most every 15 s, and an unchanged one after a minute.
     """
 
     def __init__(self, console: Console, demonstration: Demonstration, figures: Figures) -> None:
@@ -42,12 +43,10 @@ class View:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
-        if text == self._status:
-            return
-        # The panel draws it; a pipe would get the same words again and again.
-        if self._console.is_terminal:
+        quiet_s = time.monotonic() - self._printed_at
+        if self._console.is_terminal:  # the panel draws it
             self._status = text
-        elif time.monotonic() - self._printed_at >= _STATUS_EVERY_S:
+        elif text and quiet_s >= (_SAME_EVERY_S if text == self._status else _STATUS_EVERY_S):
             self._status = text
             self.say(text)
 
