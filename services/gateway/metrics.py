@@ -11,7 +11,11 @@ _LONG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 _SHORT = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 
-REQUESTS = Counter("reef_gateway_requests_total", "requests answered", ["route", "status"])
+REQUESTS = Counter(
+    "reef_gateway_requests_total",
+    "requests answered; a stream that an error ended counts as 502",
+    ["route", "status"],
+)
 RECORDS = Counter(
     "reef_gateway_records_total", "exchanges recorded, by how they ended", ["outcome"]
 )

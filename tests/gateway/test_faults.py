@@ -1,7 +1,9 @@
 """What goes wrong on either side of the gateway, and what is recorded of it."""
 
 import asyncio
+import re
 import time
+from collections import Counter
 
 import httpx
 import pytest
@@ -115,6 +117,7 @@ async def test_a_client_that_leaves_before_the_answer(stream: bool, early: bytes
 @pytest.mark.parametrize("scenario", ["cut", "torn"])
 async def test_a_stream_without_its_terminator(bench: Bench, scenario: str) -> None:
     """An error event instead of [DONE]; the record is `upstream_incomplete` with what came."""
+    before = await counted(bench)
     answer = await bench.chat(scenario, stream=True)
     assert answer.status_code == 200
     assert "[DONE]" not in answer.text
@@ -122,6 +125,18 @@ async def test_a_stream_without_its_terminator(bench: Bench, scenario: str) -> N
     (record,) = bench.log.records
     assert record.outcome == "upstream_incomplete"
     assert record.completions[0].token_ids
+    after = await counted(bench)
+    assert (after[200] - before[200], after[502] - before[502]) == (0, 1), "no answer was served"
+    keyed = {"x-reef-agent-record-id": f"order-{scenario}"}
+    await bench.chat(scenario, stream=True, headers=keyed)
+    assert (await counted(bench))[502] - after[502] == 1
+
+
+async def counted(bench: Bench) -> Counter[int]:
+    """The requests by status, as the metrics have them."""
+    text = (await bench.http.get("/metrics")).text
+    rows = re.findall(r'requests_total\{route="/v1/chat/completions",status="(\d+)"\} (.*)', text)
+    return Counter({int(status): int(float(count)) for status, count in rows})
 
 
 async def test_an_upstream_that_limits(bench: Bench) -> None:

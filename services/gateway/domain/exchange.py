@@ -94,6 +94,8 @@ class Exchange:
     upstream: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     charge: Charge | None = None
+    # True if an error ended its stream, after the head had said 200.
+    broken: bool = False
 
     def fall_to_head(self) -> None:
         """Ask the head instead of the release that a policy has chosen."""

@@ -84,7 +84,8 @@ class Edge:
             # Routes are counted by their pattern: a path that a client made up is never a label.
             route = scope.get("route")
             name = path if path in HOT else route.path if isinstance(route, Route) else "other"
-            metrics.requests(name, out.status or 499).inc()
+            # A stream that an error ended counts as a failure, although its head said 200.
+            metrics.requests(name, 502 if out.broken else out.status or 499).inc()
             if hot:
                 metrics.latency(path).observe(time.perf_counter() - started)
 
@@ -142,7 +143,10 @@ class Edge:
         charge.to(len(raw) + len(exchange.upstream))
         exchange.charge = charge
         answerer = self.repeats if exchange.keyed else self.inference
-        await answerer.answer(exchange, out, ClientWatch(receive))
+        try:
+            await answerer.answer(exchange, out, ClientWatch(receive))
+        finally:
+            out.broken = out.broken or exchange.broken
 
     async def _translated(
         self, path: str, raw: bytes, raw_headers: RawHeaders, grant: Grant, out: DialectOutlet

@@ -126,7 +126,7 @@ class DialectOutlet(AsgiOutlet):
             error = chunk["error"]
         except (*_MALFORMED, ValueError):
             error = _unreadable()
-        self._failed = True
+        self._failed = self.broken = True
         return translator.failure(error)
 
 

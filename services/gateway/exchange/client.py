@@ -42,11 +42,12 @@ class Outlet(Protocol):
 
 
 class AsgiOutlet:
-    __slots__ = ("_headers", "_send", "extra", "status")
+    __slots__ = ("_headers", "_send", "broken", "extra", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
+        self.broken = False  # an error ended the stream after its 200
         self._headers: list[tuple[bytes, bytes]] = []
         # headers of every answer: how much of a limit is left
         self.extra: list[tuple[bytes, bytes]] = []

@@ -82,6 +82,7 @@ class Inference:
             ending = await self._converse(progress, watch)
             ending = await self.recorder.keep(exchange, progress, ending)
             if ending.outcome != "aborted":
+                exchange.broken = progress.streaming and ending.outcome != "ok"
                 await _finish(progress)
             return ending
         except asyncio.CancelledError:
