@@ -181,15 +181,27 @@ class HttpServingNode:
             raise Unavailable(f"{self} does not answer {path}: {error!r}") from error
         status = response.status
         if status >= 500 or status == 429:
-            raise Transient(f"{self} answered {status} to {path}: {text[:300]!r}")
+            raise Transient(f"{self} answered {status} to {path}: {_said(text)}")
         if status in (404, 405) and method == "GET":
             raise NotOffered(f"{self} has no route {path}")
         if status >= 400:
-            raise Poison(f"{self} refused {path} with {status}: {text[:300]!r}")
+            raise Poison(f"{self} refused {path} with {status}: {_said(text)}")
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             return {"text": text.decode(errors="replace")}
+
+
+def _said(body: bytes) -> str:
+    """Return the words of a refusal in a line: its message, else its text."""
+    words = body.decode(errors="replace")
+    try:
+        found = orjson.loads(body)
+        words = str(found.get("error", found)["message"])
+    except (AttributeError, LookupError, TypeError, orjson.JSONDecodeError):
+        pass
+    shown = "".join(char for char in " ".join(words.split()) if char.isprintable())
+    return shown[:300] or "no words"
 
 
 def _answer(body: dict[str, Any], choice: dict[str, Any]) -> Answer:

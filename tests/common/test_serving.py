@@ -68,6 +68,30 @@ async def test_statements_on_weights_of_another_kind_are_read_again(body: Any) -
                 await call
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"error":{"message":"The model is\\nstill loading.","code":503}}', "The model is still loading."),
+        ('{"object":"error","message":"no room"}', "no room"),
+        ('{"detail": "Not Found"}', '{"detail": "Not Found"}'),
+        ("starting\x1b[2J\n", "starting[2J"),
+        ("[1]", "[1]"),
+        ("", "no words"),
+    ],
+)  # fmt: skip
+async def test_a_refusal_is_told_in_words(body: str, words: str) -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        return web.Response(text=body, status=503)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", refuse)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        with pytest.raises(Transient) as refused:
+            await node.models()
+    assert str(refused.value) == f"{node} answered 503 to /v1/models: {words}"
+
+
 async def test_a_node_without_priorities_is_asked_without_one() -> None:
     bodies: list[dict[str, Any]] = []
 

@@ -359,10 +359,10 @@ def test_samples_of_one_prompt_are_one_pair() -> None:
 
 
 def test_lacking_counts_the_prompts_that_carry_information() -> None:
-    assert ": 0 prompts of held-out samples" in lacking([], 5)
-    assert ": 0 prompts of" in lacking(evidence(*[1.0] * 20), 5), "equal scores"
-    assert ": 4 prompts of" in lacking(evidence(0, 1, 0, 1), 5)
-    assert ": 4 prompts of" in lacking(evidence(0, 1, 0, 1, 1, 0, prompts=4), 5)
+    assert ": 0 of 5 prompts that it needs" in lacking([], 5)
+    assert ": 0 of 5 prompts" in lacking(evidence(*[1.0] * 20), 5), "equal scores"
+    assert ": 4 of 5 prompts" in lacking(evidence(0, 1, 0, 1), 5)
+    assert ": 4 of 5 prompts" in lacking(evidence(0, 1, 0, 1, 1, 0, prompts=4), 5)
     assert lacking(evidence(0, 1, 0, 1, 1), 5) == ""
     centred = [advantage for _, advantage in advantages(evidence(0, 1, 0, 1, 1))]
     assert sum(centred) == pytest.approx(0)

@@ -24,8 +24,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     (waits,) = await world.look(process)
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
-        waits.reason == "insufficient_evidence: 0 prompts of held-out samples whose scores differ "
-        "from their mean, 5 are needed (0 samples are there)"
+        waits.reason == "insufficient_evidence: more reports are needed: 0 of 5 prompts that it "
+        "needs have scores that differ from the mean (one report in five is held out to judge "
+        "by, 0 so far)"
     )
     liked = {7, 9}
 
@@ -71,7 +72,7 @@ async def test_a_prompt_is_one_pair_however_often_it_was_answered(world: World) 
         await process.on_sample(scored(i, i % 2, (1, 100 + i % 4, 3, 7 if i % 2 else 4)))
     await world.on_candidate(candidate(), process)
     (waits,) = await world.look(process)
-    assert waits.reason.startswith("insufficient_evidence: 4 prompts of held-out samples")
+    assert waits.reason.startswith("insufficient_evidence: more reports are needed: 4 of ")
 
 
 async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
@@ -169,8 +170,7 @@ async def test_twenty_informative_samples_are_needed_by_default(world: World) ->
     await fill(process, 60)
     await world.on_candidate(candidate(), process)
     (waiting,) = await world.look(process)
-    assert waiting.reason.startswith("insufficient_evidence: 12 prompts of held-out samples")
-    assert "20 are needed" in waiting.reason
+    assert waiting.reason.startswith("insufficient_evidence: more reports are needed: 12 of 20 ")
     await fill(process, 140)
     assert await world.look(process) == []
     [found] = world.verdicts()

@@ -58,8 +58,9 @@ def lacking(samples: Sequence[HeldOut], needed: int) -> str:
     prompts = len({sample.prompt for sample, _ in advantages(samples)})
     if prompts >= needed:
         return ""
-    few = f"{prompts} prompts of held-out samples whose scores differ from their mean"
-    return f"insufficient_evidence: {few}, {needed} are needed ({len(samples)} samples are there)"
+    held = f"one report in five is held out to judge by, {len(samples)} so far"
+    few = f"{prompts} of {needed} prompts that it needs have scores that differ from the mean"
+    return f"insufficient_evidence: more reports are needed: {few} ({held})"
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
