@@ -44,13 +44,16 @@ class Routed:
             Poison: its policy is damaged, or names a release that cannot serve beside it.
             Unavailable: a store does not answer.
         """
-        found = []
-        for name in (await self._policy(planned)).releases:
+        found, policy = [], await self._policy(planned)
+        for name in policy.releases:
             one = await self.heads.release(planned.scenario, name)
             if one is None:
                 raise Poison(f"the routing policy names {name}, and there is no such release")
             if base_weights(one) != base_weights(planned):
                 raise Poison(f"the routing policy names {name}, which has other base weights")
+            # A rule may: it keeps a tag's sessions there when the head moves on.
+            if name in policy.shares and _content(one) == _content(planned):
+                raise Poison(f"the content of {name} is that of the head, which serves already")
             found.append(one)
         return found
 
@@ -60,3 +63,7 @@ class Routed:
             tree = await self.fleet.fetch(release.scenario, content)
             self._policies[content] = await asyncio.to_thread(read_policy, tree)
         return self._policies[content]
+
+
+def _content(release: Release) -> dict[str, str]:
+    return {kind: name for kind, name in release.contents.items() if kind != "routing"}

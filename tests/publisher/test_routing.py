@@ -121,6 +121,18 @@ async def test_a_release_on_other_base_weights_is_refused(world: World) -> None:
     assert "other base weights" in world.rejections()[-1][1]
 
 
+async def test_a_share_for_the_content_that_serves_is_refused(world: World) -> None:
+    upkeep, chain = await aged(world)
+    assert await route(world, upkeep, shares={chain[0].release_id: 0.5}) == chain[0]
+    assert "serves already" in world.rejections()[-1][1]
+    back = {"event_id": "cmd-1", "at": utc_now(), "scenario": "default"}
+    await world.command(upkeep, RollbackRequested(**back, release_id=chain[2].release_id))
+    head = await world.head()
+    assert await route(world, upkeep, shares={chain[2].release_id: 0.5}) == head, "rolled back to"
+    kept = await route(world, upkeep, rules=[rule("client", "stable", chain[2].release_id)])
+    assert kept.kind == "routing", "a rule keeps its sessions when the head moves on"
+
+
 async def test_a_rollback_to_before_the_policy_ends_it(world: World) -> None:
     upkeep, chain = await aged(world)
     await route(world, upkeep, shares={chain[3].release_id: 0.5})
