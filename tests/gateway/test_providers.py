@@ -33,6 +33,7 @@ class StrictProvider:
 
     status: int = 200
     new_limit: bool = False
+    key: str = ""  # if set, any other is refused
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
 
@@ -44,6 +45,8 @@ class StrictProvider:
         body = await request.json()
         self.requests.append(body)
         self.keys.append(request.headers.get("authorization", ""))
+        if self.key and self.keys[-1] != f"Bearer {self.key}":
+            return JSONResponse({"error": {"message": "no such key"}}, 401)
         if self.status != 200:
             # Some repeat the key that they do not like.
             words = f"Incorrect API key provided: {KEY}. Rate limit, or none."
@@ -192,6 +195,23 @@ async def test_a_refused_account_is_said_plainly_without_the_key(tmp_path, statu
         shown = [answer.text, str(answer.headers), json.dumps(await engine_rows(bench))]
         shown.append(bench.log.records[-1].model_dump_json())
         assert KEY not in "".join(shown)
+
+
+async def test_a_key_that_was_replaced_is_read_again(tmp_path):
+    async with provided(tmp_path, THEIRS, key=KEY) as (bench, strict):
+        assert (await bench.chat()).status_code == 200
+        strict.key = "sk-another"
+        assert (await bench.chat()).status_code == 502
+        (tmp_path / "key").unlink()
+        assert (await bench.chat()).status_code == 502, "a file in the midst of its replacement"
+        (tmp_path / "key").write_text("sk-another\n")
+        answers = await asyncio.gather(*(bench.chat() for _ in range(4)))
+        assert [answer.status_code for answer in answers] == [200] * 4
+        told = len(strict.keys)
+        assert (await bench.chat()).status_code == 200
+        assert strict.keys[told:] == ["Bearer sk-another"]
+        (row,) = [row for row in await engine_rows(bench) if row.get("provider") == "theirs"]
+        assert row["problem"] == ""
 
 
 async def test_a_limit_of_the_provider_is_relayed_with_its_wait_and_without_the_key(tmp_path):

@@ -96,6 +96,21 @@ async def test_a_model_is_asked_again_with_the_same_key(host, judge, moods):
     assert host.store.used("judge").calls == 1
 
 
+async def test_a_key_that_was_replaced_is_read_again(tmp_path, judge):
+    (tmp_path / "key").write_text("old\n")
+    host = Host(tmp_path / "host", judge, key_file=tmp_path / "key")
+    await host.on_thread(ask)
+    (tmp_path / "key").write_text("new\n")
+    judge.moods = ["401"]
+    await host.on_thread(ask)
+    keys = [headers["Authorization"] for headers in judge.headers]
+    assert keys == ["Bearer old", "Bearer old", "Bearer new"]
+    judge.moods = ["401"]
+    with pytest.raises(ModelAway):
+        await host.on_thread(ask)
+    await host.close()
+
+
 @pytest.mark.parametrize(
     ("mood", "error", "calls"),
     [("500", ModelAway, 3), ("400", ModelFailed, 1), ("401", ModelAway, 1), ("rubbish", ModelAway, 3), ("302", ModelAway, 1), ("no choices", ModelAway, 1)],

@@ -1,6 +1,7 @@
 """An OpenAI endpoint over HTTP: a request, some tries, and the numbers of its answer."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class Endpoint:
         """Raises BadConfig if the key cannot be read."""
         self.name, self.entry = name, entry
         self.places = asyncio.Semaphore(entry.concurrency)
-        key = key_of(name, entry)
-        self._headers = dict(headers or {}) | ({"authorization": f"Bearer {key}"} if key else {})
+        self._key = key_of(name, entry)
+        self._headers = dict(headers or {})
         self._client: httpx.AsyncClient | None = None
         self._renames = False
 
@@ -59,6 +60,7 @@ class Endpoint:
         failures = 0
         while True:
             content, renamed, status, wait_s = self._content(body), self._renames, 0, 0.0
+            key = self._key
             try:
                 async with asyncio.timeout(self.entry.timeout_s):
                     status, wait_s, text = await self._post(path, content, headers)
@@ -78,6 +80,8 @@ class Endpoint:
                 elif _unsupported(text) == _LIMIT and not renamed:
                     self._renames = True
                     continue
+                elif status in (401, 403) and self._renewed(key):
+                    continue
                 else:
                     self._check(status, text, reason)
             failures += 1
@@ -85,6 +89,12 @@ class Endpoint:
                 kind = ModelFailed if status == 409 else ModelAway
                 raise kind(f"model {self.name} is away ({failures} tries): {reason}")
             await asyncio.sleep(max(TRIES.delay_s(failures), wait_s))
+
+    def _renewed(self, refused: str) -> bool:
+        """Read the key's file again. Returns whether there is another key than the refused one."""
+        with contextlib.suppress(BadConfig):
+            self._key = key_of(self.name, self.entry)
+        return self._key != refused
 
     def _content(self, body: Mapping[str, Any]) -> bytes:
         whole = {**body, "model": self.entry.model}
@@ -96,7 +106,9 @@ class Endpoint:
         self, path: str, content: bytes, headers: Mapping[str, str]
     ) -> tuple[int, float, bytes]:
         """Return status, seconds to wait, and body."""
-        sent = [(name.encode(), value.encode()) for name, value in headers.items()]
+        bearer = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        named = {**headers, **bearer}
+        sent = [(name.encode(), value.encode()) for name, value in named.items()]
         url, text = self.entry.url + path, bytearray()
         async with self._http().stream("POST", url, content=content, headers=sent) as response:
             async for piece in response.aiter_bytes():

@@ -1,11 +1,14 @@
 """An endpoint that is not Reef's, as it answers users."""
 
+import asyncio
 import time
 
 import orjson
 import structlog
 
 from reefcommon.config_sections import ModelEndpoint
+from reefcommon.errors import BadConfig
+from reefkit.recipes.endpoint import key_of
 from services.gateway.domain.balance import Node
 from services.gateway.domain.errors import ApiError, UpstreamFailed
 from services.gateway.domain.exchange import Exchange
@@ -39,12 +42,19 @@ class Provider:
         self.node = Node(without_credentials(entry.url))
         self.problem = ""
         self._renames = False
-        self._secret = key.encode()
         self._limit_bytes = max_answer_bytes
-        bearer = [(b"authorization", b"Bearer " + self._secret)] if key else []
-        waits = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": entry.timeout_s}
-        target = self.node.url if key else entry.url
-        self._pool = Pool(target, [*HEADERS, *bearer], **waits)
+        self._connect_timeout_s = connect_timeout_s
+        self._use(key.encode())
+
+    def _use(self, key: bytes) -> None:
+        self._secret = key
+        bearer = [(b"authorization", b"Bearer " + key)] if key else []
+        self._pool = Pool(
+            self.node.url if key else self.entry.url,
+            [*HEADERS, *bearer],
+            connect_timeout_s=self._connect_timeout_s,
+            read_timeout_s=self.entry.timeout_s,
+        )
 
     def close(self) -> None:
         self._pool.close()
@@ -92,7 +102,7 @@ class Provider:
         }
 
     async def _post(self, exchange: Exchange, body: bytes) -> HttpAnswer:
-        node, pool = self.node, self._pool
+        node, pool, key = self.node, self._pool, self._secret
         node.in_flight += 1
         try:
             connection = await pool.post(exchange.path.removeprefix("/v1"), body)
@@ -108,6 +118,10 @@ class Provider:
                 raise found from error
             raise
         status = connection.status
+        if status in (401, 403) and await self._renewed(key):
+            connection.cut()
+            node.in_flight -= 1
+            return await self._post(exchange, body)
         words = f"refuses Reef's account or address ({status})"
         words += f"; the operator looks at models.{self.name} in serve.yaml"
         odd = unreadable(connection)
@@ -118,15 +132,28 @@ class Provider:
             node.succeeded()
         if useless is None:
             self.problem = f"answers {status}" if status >= 500 or status == 429 else ""
-            return HttpAnswer(
-                connection, pool, node, limit_bytes=self._limit_bytes, secret=self._secret
-            )
+            return HttpAnswer(connection, pool, node, limit_bytes=self._limit_bytes, secret=key)
         # Its body is not read: it may be a page of a proxy, an endless one, or name the key.
         connection.cut()
         node.in_flight -= 1
         self.problem = f"The provider {self.name!r} {useless}."
         log.warning("provider_refuses", provider=self.name, url=node.url, status=status)
         raise UpstreamFailed(502, self.problem, code="upstream_refused")
+
+    async def _renewed(self, refused: bytes) -> bool:
+        """Read the key's file again. Returns whether there is another key than the refused one."""
+        if self.entry.key_file is None:
+            return False
+        try:
+            key = (await asyncio.to_thread(key_of, self.name, self.entry)).encode()
+        except BadConfig as error:
+            log.warning("provider_key_unreadable", provider=self.name, reason=str(error))
+            return False
+        if key not in (refused, self._secret):  # else another request has taken it
+            self._pool.close()
+            self._use(key)
+            log.info("provider_key_renewed", provider=self.name)
+        return key != refused
 
     async def _lacks_limit(self, answer: HttpAnswer) -> bool:
         # OpenAI's reasoning models call it otherwise.
