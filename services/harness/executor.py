@@ -22,9 +22,10 @@ from reefcommon.harness.tree import (
 from reefcommon.recipe import Decision
 from reefkit.jobs.context import Kit
 from reefkit.jobs.model import Job, content_of
-from reefkit.jobs.ports import Executor, Produced, Result, Samples
+from reefkit.jobs.ports import Executor, Produced, Refused, Result, Samples
 from reefkit.jobs.recipe_store import Effects
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.host_ends import EndsHost
 from reefkit.recipes.models import StepBudgetSpent
 
 
@@ -63,12 +64,16 @@ class HarnessExecutor(Executor):
         # the second time.
         propose, limit_s = self.binding.recipe.propose, self.propose_timeout_s
         try:
-            call = self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
-            proposed = await call
+            asked = self.kit.store.asked_for(job.binding, job.job_id)
+            async with self.runtime.ends.noted("propose", f"{job.job_id} {asked}"):
+                call = self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
+                proposed = await call
+        except EndsHost as error:
+            return Refused(str(error), {sample.event_id: str(error) for sample in samples})
         except StepBudgetSpent as error:
             spent, effects = f"budget: {error}", Effects(job.binding, job.job_id)
-            asked = {"dialogue": ctx.dialogue()}
-            return Produced(asked, reason=spent, end="finished", effects=effects)
+            dialogue_only = {"dialogue": ctx.dialogue()}
+            return Produced(dialogue_only, reason=spent, end="finished", effects=effects)
         mutations = tuple(proposed)
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
             raise Poison(f"{self.binding.dotted} proposed something that is not a Mutation")

@@ -9,6 +9,7 @@ from reefkit.jobs.faults import BoundedCall, bounded, last_lines, minimal_failin
 from reefkit.jobs.ports import Executor, Samples
 from reefkit.jobs.usable import unusable
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.host_ends import HostEnds
 
 ALREADY_TRAINED = "already_trained"
 _OTHERS_TRIED = 5
@@ -19,6 +20,7 @@ class Admission:
     binding: Binding[Recipe]
     executor: Executor
     call: BoundedCall[Decision]
+    ends: HostEnds
 
     async def choose(self, waiting: Samples, used: set[str], head: Release) -> Decision:
         """Return the decision on `waiting`. Samples at fault are refused.
@@ -56,7 +58,8 @@ class Admission:
     # A decision may name only samples that were offered, each once: else a sample would be in two
     # jobs, or settled unseen.
     async def _decide(self, offered: Samples, head: Release) -> Decision:
-        decision = await self.call(self.executor.decide, offered, head)
+        async with self.ends.noted("decide"):
+            decision = await self.call(self.executor.decide, offered, head)
         chosen = [sample.event_id for sample in decision.batch]
         refused = [
             (sample.event_id, _reason(why), _lag(lag)) for sample, why, lag in decision.refused

@@ -59,7 +59,7 @@ class HostLoop:
         self._steps = Steps(executor, kit.retry, self.context.note)
         self._candidates = Candidates(self.context)
         call = BoundedCall[Decision](f"{binding.dotted}: decide", kit.decide_timeout_s)
-        self._admission = Admission(binding, executor, call)
+        self._admission = Admission(binding, executor, call, self.runtime.ends)
         if (last := kit.store.last(binding.key)) is not None:
             self.context.show(last)
 

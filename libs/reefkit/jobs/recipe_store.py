@@ -15,6 +15,7 @@ from reefkit.jobs.database import Database
 
 Outgoing = Sequence[tuple[Event, Topic]]
 LOGGED_CALLS = 5_000
+_NOTED = "noted:"
 
 
 class StateConflict(Conflict):
@@ -202,6 +203,34 @@ class RecipeStore(Database):
         query = "select value from marks where binding = ? and name = ?"
         rows = self._rows(query, binding, name)
         return rows[0][0] if rows else None
+
+    def was_noted(self, binding: str, call: str) -> bool:
+        return self.mark(binding, _NOTED + call) is not None
+
+    def begin_noted(
+        self, binding: str, call: str, place: str, now: float, at_most: int, again_after_s: float
+    ) -> int:
+        """Note that a call is under way. Returns 0, or how often the host has ended in it.
+
+        The note is not made after `at_most` ends in this place, until `again_after_s` is over.
+        """
+        with self._transaction() as db:
+            query = "select value from marks where binding = ? and name = ?"
+            row = db.execute(query, (binding, _NOTED + call)).fetchone()
+            before, ends, at = orjson.loads(row[0]) if row else (place, 0, 0.0)
+            ends = ends if before == place else 0
+            if ends >= at_most and 0 <= now - at < again_after_s:
+                return int(ends)
+            note = orjson.dumps([place, ends + 1, now]).decode()
+            db.execute(
+                "insert or replace into marks values (?, ?, ?)", (binding, _NOTED + call, note)
+            )
+            return 0
+
+    def end_noted(self, binding: str, call: str) -> None:
+        with self._transaction() as db:
+            row = (binding, _NOTED + call)
+            db.execute("delete from marks where binding = ? and name = ?", row)
 
     def drop_marks(self, name: str) -> None:
         with self._transaction() as db:

@@ -18,6 +18,7 @@ from reefcommon.recipe_context import Limits, Model, Outcome, TrialResult
 from reefkit.jobs.recipe_store import Effects
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.host_ends import HostEnds
 from reefkit.recipes.models import Caller, Exchange, ModelPool, Models
 from reefkit.recipes.state import BufferedState
 from reefkit.recipes.thread import RecipeThread
@@ -88,6 +89,7 @@ class RecipeServices:
     signal_log: Callable[[], Awaitable[Sequence[Event]]] | None = None
     programs: Programs | None = None
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     # By binding; a runtime puts in its own.
     minibatches: dict[str, Minibatches] = field(default_factory=dict)
 
@@ -157,6 +159,7 @@ class RecipeRuntime:
         services = replace(services, programs=own)
         self.binding, self.services = binding, services
         self.thread = RecipeThread(binding.dotted)
+        self.ends = HostEnds(services.store, binding.key, binding.recipe, services.turn)
         run = own.run if own is not None else None
         services.minibatches[binding.key] = Minibatches(
             binding.scenario, binding.recipe, services.evaluation, run

@@ -11,6 +11,7 @@ from reefcommon.errors import ReefError
 from reefcommon.recipe_context import BudgetSpent, SeekContext
 from reefkit.jobs.context import Kit
 from reefkit.jobs.faults import last_lines, place_of
+from reefkit.recipes.host_ends import EndsHost
 from reefkit.recipes.models import Caller
 from reefkit.recipes.proposals import Proposals
 from reefkit.recipes.runtime import RecipeRuntime
@@ -54,7 +55,7 @@ class Seeker:
                     await self.once()
                 except LeaseLost:
                     raise
-                except BudgetSpent as error:  # a state, not a failure
+                except (BudgetSpent, EndsHost) as error:  # a state, not a failure
                     self.state, failures = f"waits: {error}", 0
                     await asyncio.sleep(self.services.restarts.max_delay_s)
                 except Exception as error:  # noqa: BLE001  # the recipe is its author's code
@@ -73,8 +74,10 @@ class Seeker:
         """Call `seek`, and keep the writes that it leaves. Raises as `seek`."""
         life = SeekLife()
         context: SeekContext = self._context(life)
+        seek = self.runtime.binding.recipe.seek
         try:
-            await self.runtime.call(self.runtime.binding.recipe.seek, context, timeout_s=None)
+            async with self.runtime.ends.noted("seek"):
+                await self.runtime.call(seek, context, timeout_s=None)
             await self.runtime.call(context.commit, timeout_s=None)
         finally:
             life.over = True

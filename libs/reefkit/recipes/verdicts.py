@@ -16,6 +16,7 @@ from reefcommon.recipe import Judged, Recipe
 from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs.faults import place_of
 from reefkit.jobs.recipe_store import Effects
+from reefkit.recipes.host_ends import EndsHost
 from reefkit.recipes.runtime import RecipeRuntime
 from reefkit.recipes.seek_services import SUFFIX
 from reefkit.redis_lease import LeaseLost
@@ -82,7 +83,7 @@ class Verdicts:
                 away = isinstance(error, Unavailable | BudgetSpent | BadConfig)
                 failures, waits = failures + (not away), waits + away
                 self._note(place_of(error), first=failures + waits == 1)
-                if services.retry.exhausted(failures):
+                if services.retry.exhausted(failures) or isinstance(error, EndsHost):
                     done = Effects(key, f"verdict-{number}")
                     await asyncio.to_thread(services.store.end_verdict, number, done)
                     break
@@ -101,8 +102,10 @@ class Verdicts:
         """Return the error of a failure."""
         services, runtime = self.runtime.services, self.runtime
         ctx, limit_s = runtime.context(f"verdict-{number}"), services.verdict_timeout_s
+        taken = runtime.binding.recipe.on_verdict
         try:
-            await runtime.call(runtime.binding.recipe.on_verdict, judged, ctx, timeout_s=limit_s)
+            async with runtime.ends.noted("on_verdict", f"verdict {number}"):
+                await runtime.call(taken, judged, ctx, timeout_s=limit_s)
             await asyncio.to_thread(services.store.end_verdict, number, ctx.effects())
         except LeaseLost:
             raise
