@@ -13,15 +13,15 @@ from reefcli.field_words import default, kind
 from reefcommon.config import ServeConfig
 from reefcommon.config_agent import AgentSection
 from reefcommon.config_sections import ModelEndpoint, RecipeBinding
+from reefcommon.meanings import meaning
 from reefcommon.recipe import Recipe
 from reefcommon.recipe_loading import resolve
-from reefcommon.settings import meaning
 
 
 def table(model: type[BaseModel]) -> str:
     """Return a Markdown table of a model's keys."""
     fields = model.model_fields.items()
-    rows = [(f"`{key}`", kind(field), default(field), meaning(field)) for key, field in fields]
+    rows = [(f"`{key}`", kind(field), default(field), meaning(model, key)) for key, field in fields]
     return markdown.table(("key", "type", "default", "meaning"), rows)
 
 

@@ -9,7 +9,8 @@ from pydantic_settings import BaseSettings
 from infra.docs.markdown import table
 from infra.jobs import setup
 from reefcli.field_words import default
-from reefcommon.settings import SystemSettings, meaning
+from reefcommon.meanings import meaning
+from reefcommon.settings import SystemSettings, prefix_of
 from reefstack import settings as stack
 from reefstack.objectstore import settings as objectstore
 
@@ -28,14 +29,18 @@ def settings_classes() -> dict[str, type[BaseSettings]]:
 
 def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
     # Variables are the prefix of the class and the name of the field, in capitals.
-    prefix = str(settings.model_config.get("env_prefix", ""))
+    prefix = prefix_of(settings)
     return {prefix + name.upper(): field for name, field in settings.model_fields.items()}
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
     rows = [
-        (f"`{variable}`", default(field), meaning(field).replace("|", "/"))
-        for variable, field in variables(settings).items()
+        (
+            f"`{prefix_of(settings)}{name.upper()}`",
+            default(field),
+            meaning(settings, name).replace("|", "/"),
+        )
+        for name, field in settings.model_fields.items()
     ]
     return table(("variable", "default", "what it says"), rows)
 

@@ -20,9 +20,7 @@ log = structlog.get_logger()
 class Settings(BaseSettings):
     """`REEF_SETUP_*`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="REEF_SETUP_", extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="REEF_SETUP_", extra="forbid", frozen=True)
 
     replication_factor: int = Field(1, ge=1)
     """copies of each topic: at most the number of Kafka nodes"""

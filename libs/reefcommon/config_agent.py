@@ -11,7 +11,7 @@ Isolation = Literal["bubblewrap", "local"]
 class AgentSection(BaseModel):
     """The agent that works on held-out tasks, each time in a fresh home and folder."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     adapter: str = "pi"
     """a folder of libs/reefagents, or package.module of another agent"""

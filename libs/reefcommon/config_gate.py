@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class GateKeys(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     floor_score: float = Field(0.0, allow_inf_nan=False)
     """floor: select if the candidate's own mean is at least this; the head's is only shown"""

@@ -66,13 +66,13 @@ def by_scenario(*types: type, form: str, among: Collection[str] = ()) -> BeforeV
 class Section(BaseModel):
     """A part of `serve.yaml`: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RecipeBinding(BaseModel):
     """A recipe that learns from a scenario. The other keys are the recipe's knobs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """package.module:Class, importable where Reef is started"""

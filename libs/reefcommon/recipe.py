@@ -40,7 +40,7 @@ class Dimensions:
 class Knobs(BaseModel):
     """Base of a recipe's knobs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 ScoreRange = tuple[float, float]

@@ -9,11 +9,11 @@ from typing import ClassVar, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reefcommon.errors import BadConfig
+from reefcommon.meanings import meaning
 
 _SERVICES = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher")
 
@@ -21,7 +21,7 @@ _SERVICES = ("gateway", "experience", "trainer", "harness", "evaluator", "publis
 class EnvironmentSettings(BaseSettings):
     """Given directly, unknown keys are refused; in the environment they are ignored."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
@@ -153,10 +153,6 @@ class HostSettings(ServiceSettings):
     decide_timeout_s: float = Field(60.0, gt=0, description="longest time of a recipe's decide")
 
 
-def meaning(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())
-
-
 def explain(
     error: ValidationError,
     *,
@@ -173,12 +169,12 @@ def explain(
         loc, kind, said = item["loc"], item["type"], item["msg"]
         key = prefix + ".".join(map(str, loc))
         section = _section(model, loc[:-1])
-        fields = section.model_fields if section is not None else {}
+        fields = list(section.model_fields) if section is not None else []
         if kind == "extra_forbidden":
-            lines.append(f"{key}: {_unknown(loc, list(fields), also)}")
+            lines.append(f"{key}: {_unknown(loc, fields, also)}")
             continue
-        field = fields.get(str(loc[-1])) if loc else None
-        description = meaning(field) if field is not None else ""
+        name = str(loc[-1]) if loc else ""
+        description = meaning(section, name) if section is not None and name in fields else ""
         # A URL may hold a password.
         shown = "" if kind == "url" else f" (got {item.get('input')!r:.120})"
         if kind == "value_error":  # a check of ours: it names what it found

@@ -9,7 +9,7 @@ from reefcommon.settings import ServiceSettings
 class Settings(ServiceSettings):
     """Pace and retries (`REEF_EVALUATOR_*`). Other addresses: `SystemSettings`."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_EVALUATOR_", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_EVALUATOR_")
 
     pairs_at_once: int = Field(4, ge=1, le=256, description="pairs of episodes at the same time")
     scores_at_once: int = Field(1, ge=1, le=256)

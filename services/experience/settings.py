@@ -9,7 +9,7 @@ from reefcommon.settings import ServiceSettings
 class Settings(ServiceSettings):
     """Limits and pace of this service."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_EXPERIENCE_", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_EXPERIENCE_")
 
     batch_records: int = Field(1000, ge=1, le=10_000)
     """most events handled, and rows inserted, at once"""

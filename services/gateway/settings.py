@@ -20,9 +20,7 @@ _PREFIX = "REEF_GATEWAY_"
 class Settings(GatewaySection, OwnSettings):
     """The keys of `serve.yaml`, and those that only the environment has. Units are in the names."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
     others = ("URL",)  # `SystemSettings` says how others reach the gateway
 
     keep_alive_s: int = Field(75, ge=1)

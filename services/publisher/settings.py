@@ -11,7 +11,7 @@ from reefcommon.settings import ServiceSettings
 class Settings(ServiceSettings):
     """Intervals and limits (`REEF_PUBLISHER_*`). Other addresses: `SystemSettings`."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_PUBLISHER_", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_PUBLISHER_")
 
     reconcile_every_s: float = Field(1.0, gt=0)
     """interval at which every node is compared with the heads"""

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Annotated, TypeGuard
 
 import typer
-from pydantic.fields import FieldInfo
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -25,9 +24,9 @@ from reefcli.field_words import default, kind
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import console, print_json, print_story, print_table
 from reefcommon.errors import BadConfig
-from reefcommon.recipe import Recipe, lacking
+from reefcommon.meanings import meaning
+from reefcommon.recipe import Knobs, Recipe, lacking
 from reefcommon.recipe_loading import import_named
-from reefcommon.settings import meaning
 
 _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
@@ -218,13 +217,14 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         acquisition=cls.dimensions.acquisition,
         evolves=tuple(cls.dimensions.evolves),
         consumes=tuple(cls.consumes),
-        knobs={key: _knob(field) for key, field in cls.knobs_type.model_fields.items()},
+        knobs={key: _knob(cls.knobs_type, key) for key in cls.knobs_type.model_fields},
         # Its own: a recipe that varies another has not shown what that has.
         shown=" ".join(vars(cls).get("shown", "").split()),
     )
 
 
-def _knob(field: FieldInfo) -> dict[str, str]:
+def _knob(knobs: type[Knobs], key: str) -> dict[str, str]:
+    field = knobs.model_fields[key]
     shown = {"default": default(field), "kind": kind(field)}
     plain = {name: markdown.replace("`", "") for name, markdown in shown.items()}
-    return plain | {"meaning": meaning(field)}
+    return plain | {"meaning": meaning(knobs, key)}

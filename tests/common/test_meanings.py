@@ -1,0 +1,28 @@
+from pydantic import BaseModel, Field
+
+from reefcommon.meanings import meaning
+
+
+class Base(BaseModel):
+    pace: float = 1.0
+    """seconds between
+    two looks"""
+    size: int = Field(3, description="of a batch")
+    bare: int = 0
+    last: int = 0
+
+
+class Own(Base):
+    more: str = ""
+    """said here"""
+
+
+def test_a_field_means_the_string_below_it_or_its_description():
+    found = {name: meaning(Own, name) for name in Own.model_fields}
+    said = {"pace": "seconds between two looks", "size": "of a batch", "more": "said here"}
+    assert found == {**said, "bare": "", "last": ""}
+
+
+def test_a_class_without_a_file_means_nothing():
+    made = type("Made", (BaseModel,), {"__annotations__": {"key": int}, "key": 1})
+    assert meaning(made, "key") == ""
