@@ -22,14 +22,15 @@ from reefkit.bodies import FilesystemBodies, claim_check
 from reefkit.dead_letter_limit import DeadLetterLimit
 from reefkit.guard import Guard
 from reefkit.kafka_headers import with_readable_headers
+from reefkit.kafka_pace import pace
 from reefkit.kafka_topics import LagProbe, PartitionLag
 
 # A handler that waits for an outside system is cancelled then; its event comes again.
 GRACEFUL_STOP_S = 10.0
 # A handler may wait for an outside system as long as that is away.
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
-# The embedded broker answers a fetch after half of this time, with or without events: a longer one
-# costs latency, a shorter one CPU at rest. Kafka answers at the first event.
+# How long a fetch waits for an event. Kafka answers at the first one; `reefkit.kafka_pace` has what
+# the embedded broker does.
 UNHURRIED_MS, AT_ONCE_MS = 1000, 500
 
 # The message itself is at fault: no broker will ever take it. Every other error of a publish is
@@ -58,9 +59,11 @@ class EventPublisher(Protocol):
 class Bus(KafkaBroker):
     """A broker that joins all its groups at once, so that their waits do not add up."""
 
-    def __init__(self, *args: Any, guard: Guard, answer_s: float, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, guard: Guard, answer_s: float, paced: bool, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self.guard = guard
+        self.guard, self.paced = guard, paced
         self.lag_probe = LagProbe(answer_s)
 
     async def start(self) -> None:
@@ -74,8 +77,7 @@ class Bus(KafkaBroker):
                 raise failure
         self.running = True
 
-    @staticmethod
-    async def _join(subscriber: Any) -> None:
+    async def _join(self, subscriber: Any) -> None:
         if subscriber.running:
             return
         try:
@@ -83,6 +85,8 @@ class Bus(KafkaBroker):
         except BaseException:
             await subscriber.stop()  # closes what was half open
             raise
+        if self.paced:
+            pace(subscriber.consumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ def kafka_broker(settings: SystemSettings, service: str) -> Bus:
         [address.strip() for address in settings.kafka_bootstrap.split(",")],
         guard=guard,
         answer_s=settings.kafka_answer_s,
+        paced=not settings.kafka_idempotence,  # the embedded broker
         client_id=f"reef-{service}",
         acks="all",
         enable_idempotence=settings.kafka_idempotence,

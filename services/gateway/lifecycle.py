@@ -85,7 +85,9 @@ class Adapters(Ports):
             heads=RedisReleaseHeads(client),
             key_store=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
             reads=ExperienceReads(system.experience_url),
-            commands=ReleaseTail(system.kafka_bootstrap, broker, bodies),
+            commands=ReleaseTail(
+                system.kafka_bootstrap, broker, bodies, paced=not system.kafka_idempotence
+            ),
             buckets=RedisBuckets(system.redis_url),
             rotation=RotationFollower(RedisRotation(client).apart, system.engines, engines.nodes),
             heads_client=client,

@@ -19,6 +19,7 @@ from reefcommon.events import (
     ReleaseRejected,
 )
 from reefkit.bodies import FilesystemBodies, whole_value
+from reefkit.kafka_pace import pace
 from services.gateway.domain.log_event import log_event
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.ports import Command, News, NotDurable
@@ -44,8 +45,10 @@ def _candidate_in(event: ReleasePublished | ReleaseRejected) -> str | None:
 class ReleaseTail:
     """Follows the releases and the recipes' steps, and ends the waits for commands."""
 
-    def __init__(self, bootstrap: str, log_: KafkaRecordLog, bodies: FilesystemBodies) -> None:
-        self._bootstrap = bootstrap
+    def __init__(
+        self, bootstrap: str, log_: KafkaRecordLog, bodies: FilesystemBodies, *, paced: bool = False
+    ) -> None:
+        self._bootstrap, self._paced = bootstrap, paced
         self._bodies = bodies
         self._log = log_
         self._waiting: dict[str, asyncio.Future[News]] = {}
@@ -89,6 +92,8 @@ class ReleaseTail:
         now = asyncio.get_running_loop().time
         try:
             await consumer.start()
+            if self._paced:
+                pace(consumer)
             await consumer.topics()
             # As the broker has them: an older installation may have more or fewer.
             assigned = [
