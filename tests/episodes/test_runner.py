@@ -110,6 +110,27 @@ async def test_an_endless_run_is_stopped_and_told(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ("breed 6\nDone.", "ok"),
+        ("breed 60\nloop", "processes"),
+        ("eat 100\nDone.", "ok"),
+        ("eat 400\nloop", "memory"),
+    ],
+)
+async def test_a_run_has_a_bound_on_its_processes_and_its_memory(
+    model: Model, tmp_path: Path, answer: str, status: str, isolation: str
+) -> None:
+    bounds = {"memory_mb": 300, "processes": 30}
+    runner = runner_at(tmp_path, isolation=isolation, timeout_s=30.0, **bounds)
+    model.answer = lambda _messages: f"write a.txt b\nfork\n{answer}"
+    done = await runner.run(task(), (), seat(model))
+    assert (done.status, done.files) == (status, {"a.txt": "b"})
+    assert left_over() == []
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_process_that_stays_behind_is_ended(
     model: Model, tmp_path: Path, isolation: str
 ) -> None:

@@ -36,11 +36,11 @@ class Trajectory:
 class AgentOutcome:
     """The end of an episode, for the verifier.
 
-    `files`: those of the working folder that are short text, by path. `status`: `timeout` and
-    `output` if a bound stopped the agent, `failed` if it ended with an exit code other than 0.
+    `files`: those of the working folder that are short text, by path. `status`: `failed` if
+    the agent ended with an exit code other than 0, `ok`, or the bound that stopped it.
     """
 
-    status: Literal["ok", "failed", "timeout", "output"]
+    status: Literal["ok", "failed", "timeout", "output", "memory", "processes"]
     text: str
     steps: tuple[Step, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)

@@ -29,13 +29,15 @@ class Bounds:
     # An agent may print each part of an answer again with all that came before it.
     output_bytes: int = 64 * 1024 * 1024
     folder_bytes: int = 512 * 1024 * 1024
+    memory_mb: int = 4096
+    processes: int = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The end of an agent. `printed`, `errors`: the last part of each."""
 
-    stopped: Literal["", "timeout", "output"]
+    stopped: Literal["", "timeout", "output", "memory", "processes"]
     code: int | None
     printed: str
     errors: str
@@ -71,7 +73,13 @@ class AgentProcess:
         self, argv: Sequence[str], environment: Mapping[str, str], folder: Folder, bounds: Bounds
     ) -> Ended:
         """Run the agent until it ends or meets a bound. Raises Transient if it cannot start."""
-        job = {"argv": argv, "environment": dict(environment), "folder": str(folder.work)}
+        job = {
+            "argv": argv,
+            "environment": dict(environment),
+            "folder": str(folder.work),
+            "memory_mb": bounds.memory_mb,
+            "processes": bounds.processes,
+        }
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self.control, json.dumps(job).encode() + b"\n")
         assert self.process.stdout is not None
@@ -95,7 +103,7 @@ class AgentProcess:
             raise Transient(f"the agent cannot be started: {report['fault']}")
         if not stopped and not report:
             raise Transient("the agent's launcher was ended")
-        return Ended(stopped, report.get("code"), out.text, err.text)
+        return Ended(stopped or report.get("over", ""), report.get("code"), out.text, err.text)
 
     async def _first(
         self,

@@ -52,7 +52,10 @@ class AgentRunner:
     _getting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.bounds = Bounds(self.section.timeout_s)
+        section = self.section
+        self.bounds = Bounds(
+            section.timeout_s, memory_mb=section.memory_mb, processes=section.processes
+        )
 
     @property
     def agent(self) -> Agent:

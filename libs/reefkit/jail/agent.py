@@ -3,8 +3,8 @@
 `python -I -S -c BOOT FD`, where FD is a socket to the host:
 
     -> "listening", with the socket that listens on loopback: of this network, wherever it is
-    <- a line of JSON: {argv, environment, folder}
-    -> {code, signal} or {fault}, when nothing that it started is left
+    <- a line of JSON: {argv, environment, folder, memory_mb, processes}
+    -> {code, signal}, {over} or {fault}, when nothing that it started is left
 """
 
 # Every process that the agent leaves behind becomes a child of this one (a subreaper), so that none
@@ -18,15 +18,18 @@ import select
 import signal
 import socket
 import time
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from reefkit.jail import kernel
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_EVERY_S = 0.05
+_COUNT_EVERY_S = 0.2
+_THREADS = 16  # of a process, on the average
 _KILL_WITHIN_S = 10.0
 _FILE_BYTES = 1024 * 1024 * 1024
 _NICENESS = 10
+_PAGE = resource.getpagesize()
 
 
 def main(number: str) -> None:
@@ -48,12 +51,13 @@ def main(number: str) -> None:
     os.close(writing)
     with os.fdopen(reading) as stream:  # closed by exec
         fault = stream.read()
-    status = _wait(agent, control)
+    status, over = _wait(agent, control, job)
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
     said: dict[str, Any] = {"code": code if code >= 0 else None, "signal": max(-code, 0)}
     with contextlib.suppress(OSError):
-        control.sendall(json.dumps({"fault": fault} if fault else said).encode())
+        said = {"fault": fault} if fault else {"over": over} if over else said
+        control.sendall(json.dumps(said).encode())
 
 
 def _become_agent(job: dict[str, Any], faults: int) -> NoReturn:
@@ -70,6 +74,11 @@ def _become_agent(job: dict[str, Any], faults: int) -> NoReturn:
         os.nice(_NICENESS)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+        # The kernel counts threads, of all processes of this user, and none of root.
+        threads = sum(one.threads for one in _processes().values() if one.user == os.getuid())
+        with contextlib.suppress(ValueError, OSError):  # above the hard limit
+            most = threads + job["processes"] * _THREADS
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.execve(job["argv"][0], job["argv"], job["environment"])
@@ -78,23 +87,43 @@ def _become_agent(job: dict[str, Any], faults: int) -> NoReturn:
     os._exit(126)
 
 
-def _wait(agent: int, control: socket.socket) -> int | None:
-    """Return the agent's status; None if the host is gone, or wants an end."""
+def _wait(agent: int, control: socket.socket, job: dict[str, Any]) -> tuple[int | None, str]:
+    """Return the agent's status, and the bound that it has met.
+
+    The status is None if it met one, or if the host is gone or wants an end.
+    """
+    counted = time.monotonic()
     while True:
         # Those that it has left behind are reaped on the way.
         ended, status = os.waitpid(-1, os.WNOHANG)
         if ended == agent:
-            return status
+            return status, ""
         if not ended and select.select([control], [], [], _LOOK_EVERY_S)[0]:
-            return None
+            return None, ""
+        if time.monotonic() - counted >= _COUNT_EVERY_S:
+            if over := _over(job):
+                return None, over
+            counted = time.monotonic()
+
+
+def _over(job: dict[str, Any]) -> str:
+    """Return the bound that the agent and its processes pass together."""
+    found = _processes()
+    own = [found[number] for number in _descendants(found)]
+    if len(own) > job["processes"]:
+        return "processes"
+    # A page that several of them share counts for each.
+    return "memory" if sum(one.memory_bytes for one in own) > job["memory_mb"] << 20 else ""
 
 
 def _kill_descendants() -> None:
     end = time.monotonic() + _KILL_WITHIN_S
     while time.monotonic() < end:
-        for process in _descendants():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        # Stopped first: a process that starts others could be faster than this loop.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in _descendants(_processes()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, number)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -103,17 +132,32 @@ def _kill_descendants() -> None:
         time.sleep(0.01)
 
 
-def _descendants() -> list[int]:
-    parents: dict[int, list[int]] = {}
+class _Process(NamedTuple):
+    parent: int
+    threads: int
+    memory_bytes: int
+    user: int
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stream:
                 # The name of the program is in parentheses, and may hold any.
-                parent = int(stream.read().rpartition(b")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(name))
+                fields = stream.read().rpartition(b")")[2].split()
+                pages, user = int(fields[21]), os.fstat(stream.fileno()).st_uid
+                found[int(name)] = _Process(int(fields[1]), int(fields[17]), pages * _PAGE, user)
+    return found
+
+
+def _descendants(processes: dict[int, _Process]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for number, process in processes.items():
+        children.setdefault(process.parent, []).append(number)
     found, left = [], [os.getpid()]
     while left:
-        children = parents.get(left.pop(), [])
-        found += children
-        left += children
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
     return found
