@@ -30,6 +30,7 @@ from services.experience.wants import Periods, Wants
 log = structlog.get_logger()
 
 SWEEP_PAGE = 500
+LOOK_EVERY_SWEEPS = 6
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class Handlers(Reports):
     book: SessionBook = field(init=False)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    _sweeps: int = 0
 
     def __post_init__(self) -> None:
         limits = self.settings
@@ -83,7 +85,10 @@ class Handlers(Reports):
         """
         async with self._one_at_a_time:
             after = ""
-            while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
+            # The store may have reports that another process has parked, or one before this.
+            looks = len(self.parking) > 0 or self._sweeps % LOOK_EVERY_SWEEPS == 0
+            self._sweeps += 1
+            while looks and (page := await self.store.parked(after=after, limit=SWEEP_PAGE)):
                 after = page[-1].report.event_id
                 still_waiting = await self.join(page, {})
                 # The machine's clock, as for `parked_at`: a log that is read again is old.

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,8 +87,9 @@ class Upkeep:
             if not self.ready:
                 return  # the heads are being restored
             await self._restore()  # the store was emptied while the service ran
+            known = await self.heads.scenarios()
         loaded = await self.fleet.loaded()
-        chains = await self._chains()
+        chains = await self._chains(known)
         kept_contents: set[str] = set()
         for scenario in chains:
             kept = await self.runner.kept(scenario)
@@ -103,17 +104,16 @@ class Upkeep:
         kept_contents.update(*(release.contents.values() for release in releases))
         await asyncio.to_thread(self._sweep, kept_contents)
 
-    async def _chains(self) -> Chains:
+    async def _chains(self, names: Sequence[str]) -> Chains:
         try:
-            return await self._read_chains()
+            return await self._read_chains(names)
         except Damaged:
             if not self.ready:
                 raise
         await self._restore()
-        return await self._read_chains()
+        return await self._read_chains(await self.heads.scenarios())
 
-    async def _read_chains(self) -> Chains:
-        names = await self.heads.scenarios()
+    async def _read_chains(self, names: Sequence[str]) -> Chains:
         chains = {scenario: await self.runner.chain(scenario) for scenario in names}
         for scenario, chain in chains.items():
             if await self.heads.head(scenario) is None or not chain:
