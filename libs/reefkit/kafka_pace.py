@@ -11,6 +11,7 @@ fetch that waits `LOOK_MS` is one look: it says how far the partitions go, and h
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -28,24 +29,28 @@ def pause_s(fetch_wait_ms: int) -> float:
     return fetch_wait_ms / 2000 + 0.25
 
 
-def pace(consumer: AIOKafkaConsumer) -> None:
+def pace(consumer: AIOKafkaConsumer) -> Callable[[], None]:
     """Let a started consumer pause after a minute without events.
 
-    aiokafka has no interface for it. If its fetcher has changed, the consumer fetches as before.
+    A caller that expects an event begins the minute anew by the function that is returned. aiokafka
+    has no interface for pauses: if its fetcher has changed, the consumer fetches as before.
     """
     try:
         fetcher: Any = consumer._fetcher  # noqa: SLF001
         fetch, wait_ms = fetcher._proc_fetch_request, fetcher._fetch_max_wait_ms  # noqa: SLF001
     except AttributeError as error:
         log.warning("fetches_not_paced", reason=str(error))
-        return
+        return lambda: None
     heard = time.monotonic()
 
-    async def paced(assignment: Any, node: int, request: Any) -> bool:
+    def expect() -> None:
         nonlocal heard
+        heard = time.monotonic()
+
+    async def paced(assignment: Any, node: int, request: Any) -> bool:
         found: bool = await fetch(assignment, node, request)
         if found or _is_behind(assignment, request):
-            heard = time.monotonic()
+            expect()
         rests = time.monotonic() - heard >= QUIET_AFTER_S
         fetcher._fetch_max_wait_ms = LOOK_MS if rests else wait_ms  # noqa: SLF001
         if rests:
@@ -54,6 +59,7 @@ def pace(consumer: AIOKafkaConsumer) -> None:
         return found
 
     fetcher._proc_fetch_request = paced  # noqa: SLF001
+    return expect
 
 
 def _is_behind(assignment: Any, request: Any) -> bool:

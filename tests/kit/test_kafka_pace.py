@@ -108,11 +108,16 @@ async def test_a_busy_consumer_makes_no_pause(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(kafka_pace.asyncio, "sleep", sleep)
     made = type("Consumer", (), {"_fetcher": Fetcher()})
-    pace(made)  # type: ignore[arg-type]
+    expect = pace(made)  # type: ignore[arg-type]
     for quiet_after_s in (60.0, 0.0, 0.0):
         monkeypatch.setattr(kafka_pace, "QUIET_AFTER_S", quiet_after_s)
         await made._fetcher._proc_fetch_request(None, 0, Request)
-    assert made._fetcher.waits == [WAIT_MS, WAIT_MS, LOOK_MS]
+    monkeypatch.setattr(kafka_pace, "QUIET_AFTER_S", 60.0)
+    monkeypatch.setattr(kafka_pace.time, "monotonic", lambda: 1e9)
+    expect()
+    for _ in range(2):
+        await made._fetcher._proc_fetch_request(None, 0, Request)
+    assert made._fetcher.waits == [WAIT_MS, WAIT_MS, LOOK_MS, LOOK_MS, WAIT_MS]
     assert slept == [pause_s(WAIT_MS)] * 2
 
 

@@ -53,12 +53,14 @@ class ReleaseTail:
         self._log = log_
         self._waiting: dict[str, asyncio.Future[News]] = {}
         self.listening = asyncio.Event()
+        self._expect: Callable[[], None] = lambda: None
 
     async def submit(self, command: Command, *, timeout_s: float) -> News:
         if self._log.away is not None:
             raise NotDurable(self._log.away)
         future: asyncio.Future[News] = asyncio.get_running_loop().create_future()
         self._waiting[command.event_id] = future
+        self._expect()
         try:
             async with asyncio.timeout(timeout_s):
                 await self.listening.wait()
@@ -93,7 +95,7 @@ class ReleaseTail:
         try:
             await consumer.start()
             if self._paced:
-                pace(consumer)
+                self._expect = pace(consumer)
             await consumer.topics()
             # As the broker has them: an older installation may have more or fewer.
             assigned = [
