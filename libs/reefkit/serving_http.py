@@ -3,20 +3,22 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import orjson
 
 from reefcommon.errors import Poison, Slow, Transient, Unavailable
 from reefcommon.serving import Answer, NodeWeights, NotOffered
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class HttpServingNode:
     """A node. vLLM needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`."""
 
     def __init__(
-        self, url: str, session: aiohttp.ClientSession | None = None, *, api_key: str = ""
+        self, url: str, session: "aiohttp.ClientSession | None" = None, *, api_key: str = ""
     ) -> None:
         self.url = url.rstrip("/")
         self._session = session
@@ -165,6 +167,8 @@ class HttpServingNode:
     async def _request(
         self, method: str, path: str, body: dict[str, Any] | None, *, timeout_s: float
     ) -> Any:
+        import aiohttp  # 0.15 s: the hosts have nodes, and seldom ask one
+
         data = orjson.dumps(body) if body is not None else None
         headers = {**self._headers, "content-type": "application/json"}
         limit = aiohttp.ClientTimeout(total=timeout_s)
