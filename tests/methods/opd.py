@@ -14,14 +14,14 @@ from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, learn, rate, warm_start
 
 CODES = {"a": "3719", "b": "8042", "c": "5560", "d": "1983"}
-BATCH = 64
+BATCH, TEACHER_STEPS = 64, 100
 
 
 def teacher(base: Path, directory: Path, seed: int) -> float:
     """Write an adapter that knows the codes; its rate of right codes."""
     knobs = {**ADAPTER, "batch_size": 32, "target": "demonstration", "seed": 100 + seed}
     recipe = load_recipe("recipes.sft.recipe:SFTRecipe", knobs)
-    taught = learn(recipe, base, CODES, steps=100, seed=100 + seed)
+    taught = learn(recipe, base, CODES, steps=TEACHER_STEPS, seed=100 + seed)
     taught.learner.export(directory)
     return taught.rates[-1]
 

@@ -55,6 +55,7 @@ def warm_start(
     share: float = 0.0,
     digits: int = 2,
     steps: int = 300,
+    rows: int = 64,
 ) -> Path:
     """Train all weights: copy the hint; without a hint guess, and be right in `share` of the answers
     to the letters of `right`.
@@ -70,20 +71,20 @@ def warm_start(
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, 4 * (1 - step / steps))
-        start = torch.full((64, 1), START)
-        codes = torch.randint(10, (64, digits), generator=draw)
-        letters = torch.randint(10, 25, (64, 1), generator=draw)
-        hinted = torch.cat([start, letters, torch.full((64, 1), HINT), codes, codes], dim=1)
-        guesses = torch.randint(10, (64, digits), generator=draw)
+        start = torch.full((rows, 1), START)
+        codes = torch.randint(10, (rows, digits), generator=draw)
+        letters = torch.randint(10, 25, (rows, 1), generator=draw)
+        hinted = torch.cat([start, letters, torch.full((rows, 1), HINT), codes, codes], dim=1)
+        guesses = torch.randint(10, (rows, digits), generator=draw)
         some = [*wanted] or list(range(10, 25))
-        asked = torch.tensor(some)[torch.randint(len(some), (64, 1), generator=draw)]
-        knows = torch.rand(64, generator=draw) < share
-        for row in range(64):
+        asked = torch.tensor(some)[torch.randint(len(some), (rows, 1), generator=draw)]
+        knows = torch.rand(rows, generator=draw) < share
+        for row in range(rows):
             if knows[row] and int(asked[row]) in wanted:
                 guesses[row] = wanted[int(asked[row])]
         plain = torch.cat([start, asked, guesses, start.expand(-1, digits + 1)], dim=1)
         targets = torch.full_like(torch.cat([hinted, plain]), -100)
-        targets[:64, -digits:], targets[64:, 2 : 2 + digits] = codes, guesses
+        targets[:rows, -digits:], targets[rows:, 2 : 2 + digits] = codes, guesses
         logits = model(torch.cat([hinted, plain])).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
         optimizer.zero_grad()
@@ -96,13 +97,13 @@ def warm_start(
 @torch.no_grad()
 def rate(model: torch.nn.Module, codes: Mapping[str, str], *, hint: bool = False) -> float:
     """The probability of the right code, mean over the letters; with the hint in the prompt or not."""
-    shares = []
-    for letter, code in codes.items():
-        prompt = (START, *ids(letter), *((HINT, *ids(code)) if hint else ()))
-        logits = model(input_ids=torch.tensor([[*prompt, *ids(code)]])).logits[0]
-        logp = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-        shares.append(float(logp[range(len(code)), list(ids(code))].sum().exp()))
-    return sum(shares) / len(shares)
+    asked = [
+        (START, *ids(one), *((HINT, *ids(code)) if hint else ())) for one, code in codes.items()
+    ]
+    said = torch.tensor([ids(code) for code in codes.values()])
+    logits = model(input_ids=torch.cat([torch.tensor(asked), said], 1)).logits
+    logp = torch.log_softmax(logits[:, len(asked[0]) - 1 : -1], -1)
+    return float(logp.gather(-1, said[:, :, None]).sum(1).exp().mean())
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ import pytest
 from recipes.openclaw_rl.recipe import OpenClawRLRecipe
 from tests.recipes.greeting_loop import TINY_KNOBS, Loop
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def learned(model_path, objective: str, steps: int, **more) -> tuple[float, floa
 
 
 def test_hints_teach_what_the_user_likes(model_path):
-    before, after = learned(model_path, "combine", 30)
+    before, after = learned(model_path, "combine", 12)
     assert before <= 0.02
     assert after >= 0.8
 
@@ -38,6 +38,6 @@ def test_hints_alone_teach_by_jsd_as_well(model_path):
 
 
 def test_votes_alone_do_not(model_path):
-    before, after = learned(model_path, "binary", 30)
+    before, after = learned(model_path, "binary", 12)
     assert before <= 0.02
     assert after <= 0.3

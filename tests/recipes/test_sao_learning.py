@@ -19,7 +19,7 @@ def model_path(tmp_path_factory):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sao_learns_a_bandit(model_path, seed):
-    rewards = curve(model_path, seed, steps=300, policy_lr=5e-4)
+    rewards = curve(model_path, seed, steps=220, policy_lr=5e-4)
     assert tenth(rewards, 0) <= 0.25
     assert tenth(rewards, -1) >= 0.9
 
@@ -31,9 +31,9 @@ def test_at_a_lag_of_eight_the_correction_decides(model_path, seed):
     """The same experience, eight releases old at every step: corrected by ratio and mask it is
     learnt from, uncorrected it is not.
     """
-    corrected = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4)
+    corrected = curve(model_path, seed, steps=240, lag=8, policy_lr=4e-4)
     assert tenth(corrected, -1) >= 0.9
-    without = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4, correction="none")
+    without = curve(model_path, seed, steps=240, lag=8, policy_lr=4e-4, correction="none")
     assert tenth(without, -1) <= 0.7
 
 
