@@ -2,6 +2,7 @@
 `REEF_TEST_CLICKHOUSE_URL` names (an empty database)."""
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -51,11 +52,13 @@ TABLES = (
         ),
     ]
 )
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+async def database(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated: Path
+) -> AsyncIterator[Database]:
     database = (
         Database.server(SERVER)
         if request.param == "server"
-        else Database.embedded(tmp_path / "chdb")
+        else Database.embedded(shutil.copytree(migrated, tmp_path / "chdb", symlinks=True))
     )
     for table in TABLES if request.param == "server" else ():
         await database._run(
@@ -73,13 +76,12 @@ def store(database: Database) -> ClickHouseStore:
 
 @pytest.fixture(params=["memory", pytest.param("clickhouse", marks=pytest.mark.store)])
 async def any_store(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, migrated: Path
 ) -> AsyncIterator[ExperienceStore]:
     if request.param == "memory":
         yield MemoryExperienceStore()
         return
-    database = Database.embedded(tmp_path / "any")
-    await database.migrate()
+    database = Database.embedded(shutil.copytree(migrated, tmp_path / "any", symlinks=True))
     yield ClickHouseStore(database)
     await database.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reefcommon.errors import Poison, Unavailable
@@ -383,7 +383,6 @@ async def read_badly(log: Sequence[Arrival], chooser: random.Random) -> dict[str
     return unique(rig)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9))
 def test_any_reading_of_the_log_makes_the_same_units(seed: int) -> None:
     chooser = random.Random(seed)
