@@ -1,22 +1,28 @@
 """Fixtures that every part of the tests may use."""
 
+import re
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import clickhouse_connect
+import httpx
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures_stack", "pytester"]
+pytest_plugins = ["tests.fixtures_stack", "tests.late_imports", "pytester"]
 
 # How long an example takes says more about who else is on the machine than about the code.
-settings.register_profile(
-    "shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# `make test ARGS=--hypothesis-profile=thorough` looks at twenty times as many.
+for profile, examples in (("shared-machine", 50), ("thorough", 1000)):
+    settings.register_profile(
+        profile, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile("shared-machine")
 
+# Each client would read the certificates of the world: 40 ms of CPU, and all servers are on loopback.
+httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)
 
 _get_client = clickhouse_connect.get_client
 _MARK_OF = {"kafka_bootstrap": "broker", "own_kafka_bootstrap": "broker", "redis_url": "redis"}
@@ -39,10 +45,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
     rank: dict[Path, int] = {}
-    for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
+    for path in {item.path for item in items}:
+        marks = set(re.findall(r"\bmark\.(\w+)", path.read_text(encoding="utf-8")))
         found = (n for n, name in enumerate(_LONGEST_FIRST) if name in marks)
-        rank[item.path] = min(rank.get(item.path, len(_LONGEST_FIRST)), *found, len(_LONGEST_FIRST))
+        rank[path] = min(found, default=len(_LONGEST_FIRST))
     items.sort(key=lambda item: rank[item.path])
 
 

@@ -6,10 +6,9 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
 import uvicorn
 
@@ -33,6 +32,9 @@ from .fakes import (
     release,
 )
 from .stub_engine import StubEngine
+
+if TYPE_CHECKING:
+    import openai
 
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 4\nmodel: tiny\n")
 FAULTS = (
@@ -92,8 +94,10 @@ class Bench:
     bodies: MemoryBodies
     http: httpx.AsyncClient = field(repr=False)
 
-    def openai(self, **headers: str) -> openai.AsyncOpenAI:
+    def openai(self, **headers: str) -> "openai.AsyncOpenAI":
         """The real client, without its own retries."""
+        import openai  # a second of CPU, which most tests do not need
+
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         # On the bench's own connections, so that they are closed with it.
         return openai.AsyncOpenAI(

@@ -1,0 +1,62 @@
+"""A worker of the whole suite imports a test file when it runs it: all of them take half a minute of CPU in each worker."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class LateFile(pytest.File):
+    """A test file that is imported later. The scheduler sees one item."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield LateItem.from_parent(self, name="all")
+
+
+class LateItem(pytest.Item):
+    def runtest(self) -> None:
+        raise AssertionError("the tests of the file run in its place")
+
+
+def _is_late(config: pytest.Config) -> bool:
+    """Only if files are handed out whole, and no test is chosen by its name or mark."""
+    chosen = config.option.keyword or any("::" in argument for argument in config.args)
+    whole = hasattr(config, "workerinput") and config.option.dist == "loadfile"
+    return whole and not chosen and config.option.markexpr in ("", "not e2e")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LateFile | None:
+    return LateFile.from_parent(parent, path=module_path) if _is_late(parent.config) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    # What the imports have made stays: no later collection goes through it again.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not isinstance(item, LateItem):
+        return None
+    session, hook = item.session, item.config.hook
+    module = pytest.Module.from_parent(item.parent.parent, path=item.path)
+    items = list(session.genitems(module))
+    hook.pytest_collection_modifyitems(session=session, config=item.config, items=items)
+    # xdist asks for the name of the item that it has sent, in each report.
+    place = session.items.index(item)
+    try:
+        for one, following in zip(items, [*items[1:], nextitem], strict=True):
+            session.items[place] = one
+            hook.pytest_runtest_protocol(item=one, nextitem=following)
+            if session.shouldfail or session.shouldstop:
+                break
+    finally:
+        session.items[place] = item
+    return True
