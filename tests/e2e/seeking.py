@@ -1,7 +1,8 @@
-"""Two seekers: SAO with two grids of four questions, each verified by a program in the sandbox, and row patterns with a slow verifier."""
+"""Two seekers: SAO with two grids of four questions, each verified by a program in the sandbox, and row patterns with a verifier that waits for a file."""
 
 import asyncio
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import ClassVar
@@ -48,12 +49,13 @@ class SeekingSAO(SAORecipe):
         return asked.receipt, float(verified.stdout)
 
 
-class SlowRows(RowPattern):
-    """A grid takes twelve seconds, so that a kill comes in the middle of it."""
+class GatedRows(RowPattern):
+    """No answer is verified before the file of `SEEK_GATE` is there, so that a kill comes before that."""
 
     async def verify(self, answer, ctx):
-        await asyncio.sleep(1.0)
+        while (gate := os.environ.get("SEEK_GATE")) and not Path(gate).exists():
+            await asyncio.sleep(0.05)
         return self.score(answer)
 
 
-SLOW_ROWS = SlowRows(26)
+GATED_ROWS = GatedRows(26)

@@ -22,7 +22,7 @@ SAO = {
     "critic_warmup_steps": 1,
 }  # fmt: skip
 ROWS = {
-    "problem": "tests.e2e.seeking:SLOW_ROWS", "steps": 2, "groups_per_step": 2,
+    "problem": "tests.e2e.seeking:GATED_ROWS", "steps": 2, "groups_per_step": 2,
     "rollouts_per_group": 6, "max_tokens": 18, "allowed_token_ids": [17, 18, 19, 20, 21, 22],
     "verify_in_flight": 1, "policy_lr": 1e-2,
 }  # fmt: skip
@@ -53,11 +53,12 @@ def within(seconds, look):
 
 
 def test_a_killed_seeker_goes_on_and_its_solution_is_downloaded(tmp_path):
-    config = tmp_path / "serve.yaml"
+    config, gate = tmp_path / "serve.yaml", tmp_path / "gate"
     config.write_text(json.dumps({"reef": [SAO, SEARCH], "model": "tiny"}))
     serving = start_serving(
-        tmp_path / "state", tmp_path / "serve.log", config, REEF_FREE_PORTS="1", **SHORT_SESSIONS
-    )
+        tmp_path / "state", tmp_path / "serve.log", config,
+        REEF_FREE_PORTS="1", SEEK_GATE=str(gate), **SHORT_SESSIONS,
+    )  # fmt: skip
     try:
         with httpx.Client(base_url=serving.url, timeout=30) as client:
 
@@ -86,6 +87,7 @@ def test_a_killed_seeker_goes_on_and_its_solution_is_downloaded(tmp_path):
                 if "services.trainer" in " ".join(child.cmdline())
             ]
             trainer.kill()
+            gate.touch()
             within(240, lambda: states() == ["done", "done"])
             solution = within(
                 60, lambda: [row for row in rows("releases") if row["kind"] == "solution"]
