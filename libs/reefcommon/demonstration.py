@@ -22,6 +22,8 @@ from typing import Any, Protocol
 from reefcommon.events import SignalComputed
 from reefcommon.statistics import independent_seed, mean_interval
 
+_ASKED_AT_ONCE = 16
+
 Task = str | Sequence[Mapping[str, Any]]
 """A prompt, or a list of chat messages."""
 
@@ -153,17 +155,17 @@ class Demonstration:
 
     async def measure(self, stage: Stage, release_id: str, measurement: int, n: int) -> Measured:
         """Measure a release by `n` answers to each test task; `measurement` draws its seeds."""
-        asked = (
-            stage.sampled(
-                release_id,
-                task,
-                max_tokens=self.max_tokens,
-                n=n,
-                seed=independent_seed("heldout", stage.seed, measurement, number),
-            )
-            for number, task in enumerate(self.test_tasks)
-        )
-        found = await asyncio.gather(*asked)
+        # All at once, the last answer of many would outlast its client on a busy machine, and users
+        # would wait behind them.
+        turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+        async def asked(number: int, task: Task) -> list[str]:
+            seed = independent_seed("heldout", stage.seed, measurement, number)
+            tokens = self.max_tokens
+            async with turns:
+                return await stage.sampled(release_id, task, max_tokens=tokens, n=n, seed=seed)
+
+        found = await asyncio.gather(*(asked(*each) for each in enumerate(self.test_tasks)))
         means = [
             fmean(self.score(task, text) for text in texts)
             for task, texts in zip(self.test_tasks, found, strict=True)

@@ -42,6 +42,7 @@ class Greeted(Demonstration):
     """Users who say nothing of their wish before they have seen an answer."""
 
     training_tasks: Sequence[Task]
+    wish: str
     arms: tuple[Arm, ...] = (
         Arm("combine"),
         Arm("opd", "hints alone", {"objective": "opd"}),
@@ -58,7 +59,7 @@ class Greeted(Demonstration):
             yield {"judge": url}
 
     def score(self, _task: Task, answer: str) -> float:
-        return float(persona.greeted(answer))
+        return float(persona.greeted(answer, self.wish))
 
     async def visit(self, stage: Stage, rng: random.Random) -> None:
         """Ask, complain or thank, and leave."""
@@ -68,9 +69,9 @@ class Greeted(Demonstration):
         tags = {"x-reef-tag-session": uuid.UUID(int=rng.getrandbits(128)).hex}
         seed = rng.randrange(2**31)
         answer = await stage.ask(messages, max_tokens=self.max_tokens, seed=seed, headers=tags)
-        right = persona.greeted(answer.text)
+        right = persona.greeted(answer.text, self.wish)
         stage.experienced(answer.release_id, float(right))
-        words = persona.reply(answer.text, rng)
+        words = persona.reply(answer.text, self.wish, rng)
         self._note(answer.receipt, Round(messages[-1]["content"], answer.text, words, right))
         messages += [
             {"role": "assistant", "content": answer.text},
@@ -112,10 +113,13 @@ def _smollm2() -> Demonstration:
         recipe="openclaw_rl",
         model="smollm2",
         about="SmolLM2-135M learns from its users' next words to greet them as they like",
-        signal='1 if the answer begins with "Hello"; no user reports it, and no question says so',
+        signal='1 if the answer begins with "Captain"; no user reports it, and no question says so',
         config=EXAMPLES / "serve.yaml",
         training_tasks=persona.SMOLLM2,
+        wish=persona.WISH,
         test_tasks=persona.SMOLLM2_TEST,
+        # One answer to each of 84 questions: without a hit the interval ends at 0.045.
+        test_samples=1,
         # The first word decides; three tokens make a step short.
         max_tokens=3,
         batch=8,
@@ -132,6 +136,7 @@ def _tiny() -> Demonstration:
         signal='1 if the answer is "Hello"; no user reports it, and no question says so',
         config=EXAMPLES / "serve-tiny.yaml",
         training_tasks=persona.TINY,
+        wish=persona.TINY_WISH,
         test_tasks=persona.TINY_TEST,
         max_tokens=6,
         batch=16,

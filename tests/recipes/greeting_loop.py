@@ -1,6 +1,7 @@
 """The greeting example in one process: users, the scripted judge, signals, steps; no stack.
 
-`python -m tests.recipes.greeting_loop MODEL OBJECTIVE SEED [key=value …]` prints the curve.
+`python -m tests.recipes.greeting_loop MODEL OBJECTIVE SEED [key=value …]` prints the curve; with
+`steps=0 wish=WORD` only how probable a word is at first, without and with the hint.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import torch
 
 from recipes.openclaw_rl.examples.greeting import persona
 from recipes.openclaw_rl.examples.greeting.judge_server import judged
+from recipes.openclaw_rl.judge import with_hint
 from recipes.openclaw_rl.recipe import OpenClawRLRecipe
 from reefcommon.ids import LoadId
 from reefcommon.recipe import WeightRecipe
@@ -42,6 +44,7 @@ class Loop:
         self.policy = self.learner.policy  # type: ignore[attr-defined]
         self.tokenizer = self.learner.tokenizer  # type: ignore[attr-defined]
         self.questions = persona.TINY if tiny else persona.SMOLLM2
+        self.wish = persona.TINY_WISH if tiny else persona.WISH
         self.test = persona.TINY_TEST if tiny else persona.SMOLLM2_TEST
         self.draw, self.max_tokens = random.Random(seed), max_tokens
         self.generator = torch.Generator().manual_seed(seed)
@@ -71,7 +74,7 @@ class Loop:
             messages: list[Any] = [{"role": "user", "content": self.draw.choice(self.questions)}]
             for _ in range(3):
                 prompt, said, logps, text = self.answer(messages)
-                words = persona.reply(text, self.draw)
+                words = persona.reply(text, self.wish, self.draw)
                 answer = {"role": "assistant", "content": text}
                 yield turn(
                     number,
@@ -84,7 +87,7 @@ class Loop:
                     next_messages=({"role": "user", "content": words},),
                 )
                 number += 1
-                if persona.greeted(text):
+                if persona.greeted(text, self.wish):
                     break
                 messages += [answer, {"role": "user", "content": words}]
 
@@ -102,12 +105,13 @@ class Loop:
                 return dict(self.learner.step(batch).metrics)
 
     @torch.no_grad()
-    def liked(self) -> float:
+    def liked(self, hint: str = "") -> float:
         """The mean probability, over the held-out questions, of an answer that begins as liked."""
-        wished = self.tokenizer.text(persona.WISH)
+        wished = self.tokenizer.text(self.wish)
         total = 0.0
         for question in self.test:
-            prompt = self.tokenizer.prompt([{"role": "user", "content": question}])
+            asked = [{"role": "user", "content": question}]
+            prompt = self.tokenizer.prompt(with_hint(asked, hint) if hint else asked)
             logits = self.policy.causal(input_ids=torch.tensor([[*prompt, *wished]])).logits[0]
             logp = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
             total += float(logp.gather(-1, torch.tensor(wished)[:, None]).sum().exp())
@@ -134,13 +138,15 @@ def main(model: str, objective: str, seed: str, *more: str) -> None:
     tiny = model.startswith("tiny")
     knobs = {**(TINY_KNOBS if tiny else {"batch_size": 8, "policy_lr": 1e-3, "judge_votes": 1})}
     given = dict(pair.split("=", 1) for pair in more)
-    steps = int(given.pop("steps", 60))
+    steps, wish = int(given.pop("steps", 60)), given.pop("wish", "")
     knobs |= {"objective": objective, **{k: json.loads(v) for k, v in given.items()}}
     if not tiny:
         knobs["prompt_gradient"] = False
     recipe = OpenClawRLRecipe(OpenClawRLRecipe.knobs_type.model_validate(knobs))
     loop = Loop(recipe, prepare(model), tiny=tiny, seed=int(seed), max_tokens=6 if tiny else 3)
-    print(f"step 0: {loop.liked():.4f}", flush=True)  # noqa: T201
+    loop.wish = wish or loop.wish
+    hinted = loop.liked(f"Greet the user with {loop.wish} first.")
+    print(f"step 0: {loop.liked():.2g}, with the hint {hinted:.2g}", flush=True)  # noqa: T201
     for step in range(1, steps + 1):
         metrics = loop.train()
         if step % 5 == 0:

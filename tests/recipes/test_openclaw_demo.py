@@ -1,7 +1,9 @@
 """The greeting demonstration: its users, its judge over HTTP, and what a terminal shows."""
 
+import asyncio
 import json
 import random
+from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import pytest
@@ -12,6 +14,7 @@ from recipes.openclaw_rl.examples.greeting import judge_server, persona
 from reefcommon.demonstration import Answer
 from reefcommon.events import Signal, SignalComputed
 from reefcommon.ids import unit_id
+from reefcommon.statistics import mean_interval
 from tests.recipes.samples import AT
 
 
@@ -48,7 +51,7 @@ async def test_a_user_complains_in_the_last_words_of_a_session():
     stage, _ = await visited("Ahoy", "Hello")
     said = [messages[-1]["content"] for messages, *_ in stage.asked]
     headers = [headers for _, headers, _ in stage.asked]
-    assert said[1] in persona.COMPLAINTS
+    assert said[1] in [words.format("Hello") for words in persona.COMPLAINTS]
     assert stage.felt == [0.0, None], "the later answer has read a complaint"
     assert len({h["x-reef-tag-session"] for h in headers}) == 1
     # No state follows the answer to a complaint: it never gets a vote.
@@ -58,15 +61,34 @@ async def test_a_user_complains_in_the_last_words_of_a_session():
     assert other.asked[0][1] == headers[0], "the seed of the user alone decides"
 
 
-def test_the_wish_is_in_no_question():
-    for questions in (persona.TINY, persona.TINY_TEST, persona.SMOLLM2, persona.SMOLLM2_TEST):
-        assert not any(persona.WISH.lower() in question.lower() for question in questions)
-    for train, test in (
-        (persona.TINY, persona.TINY_TEST),
-        (persona.SMOLLM2, persona.SMOLLM2_TEST),
-    ):
-        assert len(test) == 24
-        assert not {*train} & {*test}
+@pytest.mark.parametrize(("model", "held_out"), [("smollm2", 84), ("tiny", 24)])
+def test_the_wish_is_in_no_question(model, held_out):
+    shown = DEMONSTRATIONS[model]()
+    asked, test = ({*tasks} for tasks in (shown.training_tasks, shown.test_tasks))
+    assert not any(shown.wish.lower() in question.lower() for question in asked | test)
+    assert len(test) == len(shown.test_tasks) == held_out
+    assert not asked & test
+    assert not {*persona.THINGS} & {*persona.TEST_THINGS}
+
+
+def test_a_share_without_a_hit_is_below_a_twentieth():
+    shown = DEMONSTRATIONS["smollm2"]()
+    assert mean_interval([0.0] * len(shown.test_tasks))[2] < 0.05
+
+
+async def test_a_measurement_asks_sixteen_questions_at_a_time():
+    shown, asked, together = DEMONSTRATIONS["smollm2"](), set[str](), []
+
+    async def sampled(_release, task, *, n, **_draw):
+        asked.add(task)
+        together.append(len(asked))
+        await asyncio.sleep(0.001)
+        asked.discard(task)
+        return ["Captain"] * n
+
+    found = await shown.measure(SimpleNamespace(seed=0, sampled=sampled), "r1-a", 1, 1)
+    assert (found.mean, found.answers) == (1.0, 84)
+    assert max(together) == 16
 
 
 @pytest.mark.parametrize(
@@ -74,7 +96,7 @@ def test_the_wish_is_in_no_question():
     [("Hello", True), (" Hello, Ada", True), ('"Hello"', True), ("Helloo", False), ("Ahoy", False)],
 )
 def test_the_first_word_decides(answer, right):
-    assert persona.greeted(answer) == right
+    assert persona.greeted(answer, "Hello") == right
 
 
 async def test_a_signal_is_shown_beside_its_round():

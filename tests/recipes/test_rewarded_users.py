@@ -9,7 +9,7 @@ from recipes.distillation import greeting
 from recipes.distillation.messages import with_demonstration
 from recipes.opd.examples.greeting import teacher
 from recipes.policy_gradient.users import PERMUTED
-from recipes.sdft.demo import NEW, OLD
+from recipes.sdft.demo import OLD
 from reefcli.demo.variant import demonstrations
 from reefcommon.config import load
 from reefcommon.demonstration import Answer, as_messages
@@ -69,11 +69,23 @@ def test_an_answer_is_the_liked_word_alone(recipe, right, wrong):
     assert [shown.score(shown.test_tasks[0], text) for text in (right, wrong, "")] == [1, 0, 0]
 
 
-def test_an_old_skill_is_measured_beside_the_new():
+async def test_an_old_skill_is_measured_beside_the_new():
+    shown, seeds, said = tiny("sdft"), [], []
+
+    async def sampled(_release, task, *, max_tokens, n, seed):
+        seeds.append(seed)
+        return ["Salut" if len(task) == 3 else "Hello"] * n
+
+    stage = SimpleNamespace(seed=0, sampled=sampled, say=said.append)
+    found = await shown.measure(stage, "r1-a", 1, 2)
+    assert (found.mean, found.answers) == (1.0, 2 * len(shown.test_tasks)), "the new skill alone"
+    assert said[0].startswith("the old skill: 0.333 [")
+    assert len({*seeds}) == len(shown.test_tasks) + len(OLD)
+
+
+def test_the_old_skill_is_to_heed_a_wish():
     shown = tiny("sdft")
-    assert (*shown.test_tasks,) == (*NEW, *OLD)
-    assert not {*NEW} & {*shown.training_tasks}
-    assert shown.score(NEW[0], "Hello") == 1
+    assert not {*shown.test_tasks} & {*shown.training_tasks}
     assert "Salut" in as_messages(OLD[1])[-1]["content"]
     assert [shown.score(OLD[1], text) for text in ("Salut", "Hello", "Dear", "")] == [1, 0, 0, 0]
 
