@@ -40,7 +40,7 @@ class SDFTRecipe(AdapterRecipe):
     shown = (
         "a second skill on a tiny model, rate 1e-3, six seeds: keeps 0.41 [0.20, 0.62] more of the "
         "first skill than SFT at equal gain (python -m tests.methods.sdft). Through the stack, one "
-        "seed, no difference: it ends before SFT forgets (`reef demo --recipe sdft --arms all`)"
+        "seed on one word: both forget alike (`reef demo --recipe sdft --arms all`)"
     )
     knobs_type = Knobs
     knobs: Knobs

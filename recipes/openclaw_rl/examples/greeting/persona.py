@@ -6,7 +6,7 @@
 import random
 import re
 
-# Unasked, SmolLM2 begins with Captain in 1.5 of 100,000 answers (with the hint in 27 of 100): votes
+# Unasked, SmolLM2 begins with Captain in 2 of 100,000 answers (with the hint in 20 of 100): votes
 # alone have no answer to praise. Hello, 8 of 10,000, it finds by itself in some hundred answers.
 WISH, TINY_WISH = "Captain", "Hello"
 COMPLAINTS = (
