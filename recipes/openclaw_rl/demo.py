@@ -5,12 +5,12 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from recipes.openclaw_rl.examples.greeting import judge_server, persona
-from reefcommon.demonstration import Arm, Demonstration, Stage, Task, as_messages
+from reefcommon.demonstration import Arm, Demonstration, Measured, Stage, Task, as_messages
 from reefcommon.events import SignalComputed
 from reefcommon.ids import unit_id
 
@@ -43,6 +43,8 @@ class Greeted(Demonstration):
 
     training_tasks: Sequence[Task]
     wish: str
+    parts: int = 1
+    """While it learns, a release is measured on one of so many parts of the questions, in turn."""
     arms: tuple[Arm, ...] = (
         Arm("combine"),
         Arm("opd", "hints alone", {"objective": "opd"}),
@@ -60,6 +62,15 @@ class Greeted(Demonstration):
 
     def score(self, _task: Task, answer: str) -> float:
         return float(persona.greeted(answer, self.wish))
+
+    async def measure(self, stage: Stage, release_id: str, measurement: int, n: int) -> Measured:
+        # The first and the last measurement, of which the last has more answers, ask all questions.
+        if measurement > 1 and n == self.test_samples:
+            size = len(self.test_tasks) // self.parts
+            first = measurement % self.parts * size
+            aside = replace(self, test_tasks=self.test_tasks[first : first + size])
+            return await Demonstration.measure(aside, stage, release_id, measurement, n)
+        return await super().measure(stage, release_id, measurement, n)
 
     async def visit(self, stage: Stage, rng: random.Random) -> None:
         """Ask, complain or thank, and leave."""
@@ -120,6 +131,7 @@ def _smollm2() -> Demonstration:
         test_tasks=persona.SMOLLM2_TEST,
         # One answer to each of 84 questions: without a hit the interval ends at 0.045.
         test_samples=1,
+        parts=3,
         # The first word decides; three tokens make a step short.
         max_tokens=3,
         batch=8,

@@ -91,6 +91,23 @@ async def test_a_measurement_asks_sixteen_questions_at_a_time():
     assert max(together) == 16
 
 
+async def test_all_questions_are_asked_first_and_last_and_a_third_between():
+    shown, asked = DEMONSTRATIONS["smollm2"](), []
+
+    async def sampled(_release, task, *, n, **_draw):
+        asked.append(task)
+        return ["Captain"] * n
+
+    stage, seen = SimpleNamespace(seed=0, sampled=sampled), []
+    for measurement, n in ((1, 1), (2, 1), (3, 1), (4, 1), (5, 2)):
+        asked.clear()
+        await shown.measure(stage, "r1-a", measurement, n)
+        seen.append({*asked})
+    first, *between, last = seen
+    assert first == last == {*shown.test_tasks} == set.union(*between)
+    assert [len(questions) for questions in between] == [28, 28, 28]
+
+
 @pytest.mark.parametrize(
     ("answer", "right"),
     [("Hello", True), (" Hello, Ada", True), ('"Hello"', True), ("Helloo", False), ("Ahoy", False)],
