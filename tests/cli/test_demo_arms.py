@@ -98,6 +98,17 @@ def test_a_run_that_ends_at_its_limit_is_no_crash(monkeypatch, tmp_path, capsys)
     assert "before the first release from training: 12 judged answers, 0 steps" in said.out
 
 
+def test_results_name_the_seekers_that_made_fewer_calls(monkeypatch, tmp_path, capsys):
+    async def run(self) -> None:
+        self.stopped = "limit" if self.arm.name == "mean" else "done"
+
+    monkeypatch.setattr(Demo, "run", run)
+    exit_code(recipe="ttt-discover", arms="entropic,mean", seeds="3,4", state_dir=tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())["cut_short"] == ["mean-3", "mean-4"]
+    told = " ".join(capsys.readouterr().out.split())
+    assert "with fewer calls than the others, not to be compared: mean-3, mean-4" in told
+
+
 def test_a_failed_run_is_a_row_with_its_reason(monkeypatch, tmp_path):
     async def run(_self) -> None:
         raise BadConfig("serve.yaml is wrong")

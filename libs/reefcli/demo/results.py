@@ -14,7 +14,7 @@ from reefcli.demo.figures import interval_text
 from reefcli.demo.trial import Trial
 
 FILE = "results.json"
-_COLUMNS = ("arm", "seed", "first", "last", "steps", "releases", "failed", "s")
+_COLUMNS = ("arm", "seed", "first", "last", "steps", "releases", "failed", "s", "ended by")
 
 
 def row(trial: Trial) -> dict[str, Any]:
@@ -55,7 +55,14 @@ def summary(trials: Sequence[Trial]) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "version": version("reef-agent"),
         "runs": [row(trial) for trial in trials],
+        "cut_short": cut_short(trials),
     }
+
+
+def cut_short(trials: Sequence[Trial]) -> list[str]:
+    """Return the runs of a seeker that did not end by themselves: they made fewer calls."""
+    runs = [trial.run for trial in trials if trial.run.demonstration.seeks]
+    return [f"{run.arm.name}-{run.seed}" for run in runs if run.stopped != "done"]
 
 
 def keep(directory: Path, found: dict[str, Any]) -> Path:
@@ -70,6 +77,9 @@ def table(found: dict[str, Any]) -> Table:
     shown = Table(
         title=f"{found['recipe']} on {found['model']}: {found['figure']}", show_edge=False
     )
+    if found["cut_short"]:
+        names = ", ".join(found["cut_short"])
+        shown.caption = f"with fewer calls than the others, not to be compared: {names}"
     for number, name in enumerate(_COLUMNS):
         shown.add_column(name, justify="left" if number < 1 else "right", no_wrap=True)
     for run in found["runs"]:
@@ -80,6 +90,7 @@ def table(found: dict[str, Any]) -> Table:
             run["failure"].partition("\n")[0][:40] or _figure(run["last"], run["last_interval"]),
             *(str(run[name]) for name in ("steps", "releases", "requests_failed")),
             f"{run['seconds']:.0f}",
+            run["stopped_by"],
         )
     return shown
 
