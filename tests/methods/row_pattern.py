@@ -1,7 +1,8 @@
 """`python -m tests.methods.row_pattern`: the arms of TTT-Discover on row patterns, 26 circles.
 
 The recipe's own search, grid and verifier, with a context in memory. The policy is a table of 18
-independent distributions, or the tiny model under the recipe's learner (`--policy tiny`). Prints
+independent distributions, the tiny model under the recipe's learner (`--policy tiny`), or a linear
+copy of that model (`--policy linear`): its mean hidden states of the places, and the adapter. Prints
 JSON: of each arm the best sum found and the mean reward of the last step, per seed and as a mean
 with its 95 % interval over seeds (Student's t), and the paired differences of the arms.
 """
@@ -15,142 +16,23 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from recipes.ttt_discover.advantages import entropic, informative, mean_baseline
-from recipes.ttt_discover.examples.row_pattern.pattern import DIGITS, LENGTH
+from recipes.ttt_discover.demo import DEMONSTRATIONS
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from reefcommon.config import load
-from reefcommon.events import Sampling
 from reefcommon.statistics import student_interval
+from tests.methods.row_policies import Linear, Model, Policy, Table
 from tests.recipes.seeking import Answer, FakeSeekContext, World
 
 ARMS = ("frozen", "mean_baseline", "entropic")
 TINY_FILE = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
+# Each arm of the model with its own rate and pull, as the demonstration has them.
+ARM_KNOBS = {arm.knobs["algorithm"]: arm.knobs for arm in DEMONSTRATIONS["tiny-count"]().arms}
 # Chosen on seed 100 among 0.1, 0.2 and 0.4, where it is the better rate of both arms that learn.
 TABLE_LR = 0.2
 # Groups and rollouts. The table does not see its parent: all rollouts are a group.
-GRIDS = {"tabular": (1, 64), "tiny": (1, 64)}
-
-
-class Policy(Protocol):
-    def draw(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Answer]: ...
-    def train(self, batch: Sequence[Any]) -> None: ...
-
-
-class Table:
-    """A distribution over the digits for each of the 18 places; Adam on the same advantages."""
-
-    def __init__(self, arm: str, lr: float) -> None:
-        self.logits = np.zeros((LENGTH, len(DIGITS)))
-        self.credit = entropic if arm == "entropic" else mean_baseline
-        self.lr, self.steps = lr, 0
-        self.first, self.second = np.zeros_like(self.logits), np.zeros_like(self.logits)
-
-    def draw(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Answer]:
-        ends = self._shares().cumsum(axis=1)
-        answers = []
-        for seed in seeds:
-            uniform = np.random.default_rng(seed).random((LENGTH, 1)) * ends[:, -1:]
-            chosen = (uniform >= ends).sum(axis=1)
-            text = "".join(DIGITS[i] for i in chosen)
-            answers.append(Answer(text, {"tokens": (0, *chosen.tolist()), "prompt_length": 1,
-                                         "loss_mask": (1,) * LENGTH,
-                                         "logprobs": (-1.0,) * LENGTH}))  # fmt: skip
-        return answers
-
-    def train(self, batch: Sequence[Any]) -> None:
-        groups: dict[int, list[Any]] = {}
-        for unit in batch:
-            groups.setdefault(unit.metadata["group"], []).append(unit)
-        kept, _ = informative({g: [u.score for u in units] for g, units in groups.items()})
-        shares, gradient = self._shares(), np.zeros_like(self.logits)
-        places = np.arange(LENGTH)
-        for group in kept:
-            units = groups[group]
-            credits_ = self.credit([unit.score for unit in units])
-            for unit, advantage in zip(units, credits_, strict=True):
-                gradient -= advantage * shares
-                gradient[places, list(unit.tokens[1:])] += advantage
-        self._ascend(gradient)
-
-    def _shares(self) -> np.ndarray:
-        weights = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
-
-    def _ascend(self, gradient: np.ndarray) -> None:
-        self.steps += 1
-        self.first = 0.9 * self.first + 0.1 * gradient
-        self.second = 0.95 * self.second + 0.05 * gradient**2
-        mean, scale = self.first / (1 - 0.9**self.steps), self.second / (1 - 0.95**self.steps)
-        self.logits += self.lr * mean / (np.sqrt(scale) + 1e-8)
-
-
-class Model:
-    """A served model under the recipe's own learner."""
-
-    def __init__(self, recipe: TTTDiscoverRecipe, path: Path) -> None:
-        from transformers import AutoTokenizer
-
-        self.learner: Any = recipe.learner(path)
-        self.tokenizer = AutoTokenizer.from_pretrained(path)
-        self.allowed = tuple(recipe.knobs.allowed_token_ids)
-        assert [self.tokenizer.decode([i]) for i in self.allowed] == list(DIGITS)
-
-    def draw(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        tokens = [self._tokens(prompt) for prompt in prompts]
-        for length in sorted({len(row) for row in tokens}):
-            rows = [i for i, row in enumerate(tokens) if len(row) == length]
-            drawn = self._generate([tokens[i] for i in rows], [seeds[i] for i in rows])
-            answers |= dict(zip(rows, drawn, strict=True))
-        return [answers[i] for i in range(len(prompts))]
-
-    def train(self, batch: Sequence[Any]) -> None:
-        self.learner.step(batch)
-
-    def _tokens(self, prompt: str) -> list[int]:
-        messages = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _generate(self, prompts: list[list[int]], seeds: Sequence[int]) -> list[Answer]:
-        import torch
-
-        model = self.learner.policy.causal
-        draws = torch.tensor(np.array([np.random.default_rng(s).random(LENGTH) for s in seeds]))
-        ids, past = torch.tensor(prompts), None
-        chosen, logps, fed = [], [], ids
-        with torch.no_grad():
-            for place in range(LENGTH):
-                # By position: the cache's name differs between versions of transformers.
-                out = model(fed, None, None, past, use_cache=True)
-                past = out.past_key_values
-                logp = torch.log_softmax(out.logits[:, -1, list(self.allowed)].double(), -1)
-                ends = logp.exp().cumsum(-1)
-                pick = torch.searchsorted(ends, draws[:, place : place + 1] * ends[:, -1:])
-                chosen.append(pick)
-                logps.append(logp.gather(1, pick))
-                fed = torch.tensor(self.allowed)[pick]
-        picks, logp = torch.cat(chosen, 1).tolist(), torch.cat(logps, 1).tolist()
-        mask = Sampling(allowed_token_ids=self.allowed)
-        return [
-            Answer(
-                "".join(DIGITS[i] for i in row),
-                {
-                    "tokens": (*prompt, *(self.allowed[i] for i in row)),
-                    "prompt_length": len(prompt),
-                    "loss_mask": (1,) * LENGTH,
-                    "logprobs": tuple(min(x, 0.0) for x in scores),
-                    "sampling": (mask,),
-                },
-            )
-            for prompt, row, scores in zip(prompts, picks, logp, strict=True)
-        ]
+GRID = (1, 64)
 
 
 class Batched(FakeSeekContext):
@@ -181,7 +63,7 @@ class Batched(FakeSeekContext):
 def knobs_of(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     (binding,) = load(TINY_FILE).reef
     given = {
-        "algorithm": arm,
+        **ARM_KNOBS[arm],
         "seed": seed,
         "steps": options.steps,
         "groups_per_step": options.groups,
@@ -194,10 +76,20 @@ def knobs_of(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]
     return binding.knobs | given
 
 
+def policy_of(recipe: TTTDiscoverRecipe, model: Path | None, options: argparse.Namespace) -> Policy:
+    knobs = recipe.knobs
+    if model is None:
+        lr = TABLE_LR if options.lr is None else options.lr
+        return Table(knobs.algorithm, lr, options.kl or 0.0)
+    whole = Model(recipe, model)
+    if options.policy == "tiny":
+        return whole
+    return Linear(knobs.algorithm, knobs.policy_lr, knobs.kl_coef, knobs.seed, whole.hidden())
+
+
 def run(arm: str, seed: int, options: argparse.Namespace, model: Path | None) -> dict[str, Any]:
     recipe = TTTDiscoverRecipe(TTTDiscoverRecipe.knobs_type(**knobs_of(arm, seed, options)))
-    lr = TABLE_LR if options.lr is None else options.lr
-    policy: Policy = Table(arm, lr) if model is None else Model(recipe, model)
+    policy = policy_of(recipe, model, options)
     world = World(recipe, scenario="row-pattern", train=policy.train)
     ctx, began = Batched(world, policy), time.perf_counter()
     asyncio.run(recipe.seek(ctx))
@@ -254,22 +146,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--groups", type=int)
     parser.add_argument("--rollouts", type=int)
-    parser.add_argument("--policy", choices=["tabular", "tiny"], default="tabular")
+    parser.add_argument("--policy", choices=["tabular", "linear", "tiny"], default="tabular")
     parser.add_argument("--lr", type=float)
     parser.add_argument("--kl", type=float)
     options = parser.parse_args(arguments)
     arms, seeds = options.arms.split(","), [int(seed) for seed in options.seeds.split(",")]
     if unknown := set(arms) - set(ARMS):
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}")
-    groups, rollouts = GRIDS[options.policy]
+    groups, rollouts = GRID
     options.groups, options.rollouts = options.groups or groups, options.rollouts or rollouts
     runs = []
     with tempfile.TemporaryDirectory() as cache:
         model = None
-        if options.policy == "tiny":
+        if options.policy != "tabular":
             from reefstack.models import prepare
 
             model = prepare(load(TINY_FILE).model.name, Path(cache))

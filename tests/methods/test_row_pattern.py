@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.methods.row_pattern import interval, main
+from tests.methods.row_policies import Linear
 
 ARGUMENTS = ["--seeds", "0,1", "--steps", "4", "--groups", "2", "--rollouts", "6"]
 
@@ -65,3 +67,19 @@ def test_an_unknown_arm_is_an_error(capsys):
     with pytest.raises(SystemExit):
         main(["--arms", "other"])
     assert "unknown arms: other" in capsys.readouterr().err
+
+
+def test_the_linear_copy_has_the_gradients_of_its_logits():
+    draw = np.random.default_rng(0)
+    policy = Linear("entropic", 0.01, 0.0, seed=0, hidden=draw.normal(size=(18, 5)))
+    policy.weights[1][:] = draw.normal(size=policy.weights[1].shape)
+    wanted = draw.normal(size=(18, 6))
+    found = policy.gradients(wanted)
+    for weight, gradient in zip(policy.weights, found, strict=True):
+        for at in ((0, 0), (3, 4)):
+            before = (policy.logits() * wanted).sum()
+            weight[at] += 1e-6
+            assert ((policy.logits() * wanted).sum() - before) / 1e-6 == pytest.approx(
+                gradient[at], rel=1e-4
+            )
+            weight[at] -= 1e-6
