@@ -40,6 +40,8 @@ _COMMANDS = {
     "releases": "reefcli.commands.releases:releases",
     "rollback": "reefcli.commands.releases:rollback",
     "promote": "reefcli.commands.releases:promote",
+    "hold": "reefcli.commands.hold:hold",
+    "resume": "reefcli.commands.hold:resume",
     "canary": "reefcli.commands.canary:canary",
     "records": "reefcli.commands.records:records",
     "harness": "reefcli.commands.proposals:harness",

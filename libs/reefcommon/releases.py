@@ -50,6 +50,12 @@ class ReleaseHeads(Protocol):
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release."""
 
+    async def hold(self, scenario: str, reason: str | None) -> None:
+        """Let winners wait for a person, for a reason; None: no more."""
+
+    async def held(self, scenario: str) -> str | None:
+        """Return why winners wait; None if they do not."""
+
 
 def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[str, str]:
     # Full weights end the parent's adapter, which was trained on other weights.

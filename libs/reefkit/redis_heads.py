@@ -10,6 +10,7 @@ publisher rebuilds them.
 #     reef:{<scenario>}:chain     list    release ids, newest first
 #     reef:{<scenario>}:releases  hash    release id -> release as JSON, of the chain
 #     reef:{<scenario>}:pending   hash    release id -> release as JSON, that waits for a promotion
+#     reef:{<scenario>}:held      string  why its winners wait; from a person, so no projection
 #     reef:scenarios              set     scenarios that may have a head
 
 from collections.abc import AsyncIterator
@@ -134,6 +135,16 @@ class RedisReleaseHeads:
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         async with answering("drop_pending"):
             await self._redis.hdel(self._key(scenario, "pending"), release_id)
+
+    async def hold(self, scenario: str, reason: str | None) -> None:
+        key = self._key(scenario, "held")
+        async with answering("hold"):
+            await (self._redis.delete(key) if reason is None else self._redis.set(key, reason))
+
+    async def held(self, scenario: str) -> str | None:
+        async with answering("held"):
+            found: str | None = await self._redis.get(self._key(scenario, "held"))
+        return found
 
     async def forget(self, scenario: str) -> None:
         """Delete a scenario, so that it can be rebuilt."""

@@ -135,7 +135,7 @@ def assemble(
     )
     fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
-    facts = (upstreams.rows, scenarios.learns, ports.heads.pending)
+    facts = (upstreams.rows, scenarios.learns, ports.heads.pending, ports.heads.held)
     status = SystemStatus(health, table, services, *facts)
     gateway = Gateway(edge, handlers, scenarios, fanout, rejections, status)
     health.facts["not_routed"] = routing.faults

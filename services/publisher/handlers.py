@@ -65,7 +65,8 @@ class Handlers:
         work = work.to("evaluated", release=release)
         own = bound(self.config, event.scenario, candidate.lineage.recipe)
         by_hand = candidate.kind == "routing" and not candidate.lineage.recipe
-        if not by_hand and releases.needs_review(self.config, event.scenario, own):
+        reviewed = releases.needs_review(self.config, event.scenario, own)
+        if not by_hand and (reviewed or await self.heads.held(event.scenario) is not None):
             await self._keep_for_review(work, release)
             return
         await self.runner.run(await self.runner.begin(work))

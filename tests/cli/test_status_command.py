@@ -136,6 +136,25 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     assert "waits for" not in reef("status")
     answer["heads"]["default"] |= {"pending": ["rel-9", "rel-8"]}
     assert "rel-9 waits for a person: reef promote default rel-9" in reef("status")
+    answer["heads"]["default"] |= {"held": "until Monday", "learns": True}
+    assert "held (until Monday): reef resume default; rel-9 waits for a person" in reef("status")
+    answer["heads"]["default"] |= {"held": "", "pending": []}
+    assert "held: reef resume default" in reef("status")
+
+
+def test_a_scenario_is_held_and_resumed(gateway: FakeGateway) -> None:
+    path = "/reef/scenarios/default"
+    gateway.answers[f"{path}/hold"] = (
+        200, {"scenario": "default", "held": "x", "pending": ["rel-9", "rel-8"]}
+    )  # fmt: skip
+    gateway.answers[f"{path}/resume"] = (200, {"scenario": "default", "held": None, "pending": []})
+    said = reef("hold", "default", "--reason", "x")
+    assert said.startswith(
+        "default is held: winners wait for a person; 2 releases wait, the newest"
+    )
+    assert "default is not held: the next winner serves" in reef("resume", "default")
+    assert [asked[3] for asked in gateway.asked] == [{"reason": "x"}, {}]
+    assert json.loads(reef("hold", "default", "--json"))["held"] == "x"
 
 
 def test_status_shows_the_running_stack_and_what_is_not_ready(

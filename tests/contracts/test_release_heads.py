@@ -129,6 +129,17 @@ async def test_pending_releases_are_beside_the_chain(heads: ReleaseHeads, scenar
     assert await heads.pending(scenario) == waiting[1:]
 
 
+async def test_a_hold_lasts_until_it_is_ended(heads: ReleaseHeads, scenario: str) -> None:
+    assert await heads.held(scenario) is None
+    await heads.hold(scenario, "")
+    assert await heads.held(scenario) == ""
+    await heads.hold(scenario, "until Monday")
+    assert await heads.held(scenario) == "until Monday"
+    await heads.hold(scenario, None)
+    await heads.hold(scenario, None)
+    assert await heads.held(scenario) is None
+
+
 async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenario(
     heads: ReleaseHeads, scenario: str
 ) -> None:

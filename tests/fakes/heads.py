@@ -12,6 +12,7 @@ class MemoryReleaseHeads:
     def __init__(self) -> None:
         self.chains: dict[str, list[Release]] = defaultdict(list)
         self.waiting: dict[str, dict[str, Release]] = defaultdict(dict)
+        self.holds: dict[str, str] = {}
 
     async def head(self, scenario: str) -> Release | None:
         return next(iter(self.chains[scenario]), None)
@@ -51,6 +52,15 @@ class MemoryReleaseHeads:
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         self.waiting[scenario].pop(release_id, None)
+
+    async def hold(self, scenario: str, reason: str | None) -> None:
+        if reason is None:
+            self.holds.pop(scenario, None)
+        else:
+            self.holds[scenario] = reason
+
+    async def held(self, scenario: str) -> str | None:
+        return self.holds.get(scenario)
 
     async def forget(self, scenario: str) -> None:
         self.chains.pop(scenario, None)

@@ -97,6 +97,13 @@ class MemoryHeads:
     def __init__(self) -> None:
         self.chains: dict[str, list[Release]] = {}
         self.waiting: dict[str, list[Release]] = {}
+        self.holds: dict[str, str | None] = {}
+
+    async def hold(self, scenario: str, reason: str | None) -> None:
+        self.holds[scenario] = reason
+
+    async def held(self, scenario: str) -> str | None:
+        return self.holds.get(scenario)
 
     async def head(self, scenario: str) -> Release | None:
         return self.chains[scenario][0] if self.chains.get(scenario) else None

@@ -188,6 +188,23 @@ async def test_contract(bench: Bench) -> None:
     assert (listed["default"], listed["slow"]) == (True, False)
 
 
+async def test_a_held_scenario_is_shown_until_it_is_resumed(bench: Bench) -> None:
+    async def held() -> str | None:
+        return (await bench.http.get("/reef/status")).json()["heads"]["default"]["held"]
+
+    path = "/reef/scenarios/default"
+    assert await held() is None
+    answer = await bench.http.post(f"{path}/hold", json={"reason": "until Monday"})
+    assert answer.json() == {"scenario": "default", "held": "until Monday", "pending": []}
+    assert (await held(), await bench.heads.held("default")) == ("until Monday",) * 2
+    form = await bench.http.post(f"{path}/resume", content=b"")
+    assert form.status_code == 400, "a page in a browser could send this"
+    assert (await bench.http.post(f"{path}/resume", json={})).json()["held"] is None
+    assert await held() is None
+    unknown = await bench.http.post("/reef/scenarios/none-such/hold", json={})
+    assert unknown.status_code == 404
+
+
 async def test_operations(bench: Bench) -> None:
     """Alive, ready, counted, described."""
     await bench.chat()

@@ -257,6 +257,23 @@ async def test_a_rollback_killed_at_any_effect(world: World, effect: int, when: 
     }
 
 
+async def test_a_winner_of_a_held_scenario_waits(world: World) -> None:
+    upkeep = await world.started()
+    root = await world.head()
+    await world.heads.hold("default", "until Monday")
+    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id))
+    assert await world.head() == root
+    [pending] = await world.heads.pending("default")
+    await world.heads.hold("default", None)
+    assert await world.head() == root, "a person may have seen it: it waits for a promotion"
+    await world.command(upkeep, promote(pending.release_id))
+    head = await world.head()
+    assert head.release_id == pending.release_id
+    event = evaluated("default", head.release_id, "b")
+    await upkeep.handlers.on_evaluated(event)
+    assert (await world.head()).candidate_id == event.candidate.event_id, "the next winner serves"
+
+
 async def test_a_winner_in_review_mode_waits(world: World) -> None:
     """H4: the head is unchanged and nodes and clients see nothing until it is promoted."""
     world.config = REVIEWED

@@ -59,6 +59,8 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("POST", "/reef/scenarios/{scenario}/promote"): "admin",
     ("POST", "/reef/scenarios/{scenario}/candidates"): "admin",
     ("POST", "/reef/scenarios/{scenario}/routing"): "admin",
+    ("POST", "/reef/scenarios/{scenario}/hold"): "admin",
+    ("POST", "/reef/scenarios/{scenario}/resume"): "admin",
     ("GET", "/reef/releases"): "read",
     ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
@@ -84,6 +86,8 @@ BODIES: dict[str, Any] = {
     "/reef/scenarios/{scenario}/promote": {"release_id": "rel-mine-0"},
     "/reef/scenarios/{scenario}/candidates": {"kind": "solution", "files": {"a.py": "eA=="}},
     "/reef/scenarios/{scenario}/routing": {"shares": {"rel-mine-0": 0.1}},
+    "/reef/scenarios/{scenario}/hold": {"reason": "a while"},
+    "/reef/scenarios/{scenario}/resume": {},
 }
 ALL_SCOPES = ("infer", "report", "read", "admin")
 

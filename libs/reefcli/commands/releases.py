@@ -230,8 +230,8 @@ def rollback(
     """Serve an earlier release again, as a new release with the old content.
 
     No release is deleted. Later candidates start from this release, and the next winner replaces
-    it. With `review: manual` at the recipe in serve.yaml, winners wait for a person
-    (`reef promote`).
+    it. After `reef hold`, or with `review: manual` at the recipe in serve.yaml, winners wait for a
+    person (`reef promote`).
 
     Example:
 
@@ -248,7 +248,7 @@ def promote(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Let a release that waits for a person serve (recipes with `review: manual`).
+    """Let a release that waits for a person serve (`review: manual`, `reef hold`).
 
     Example:
 

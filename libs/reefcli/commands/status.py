@@ -99,10 +99,12 @@ def _print_gateway(body: dict[str, Any]) -> None:
 
 
 def _head_row(scenario: str, head: dict[str, Any]) -> tuple[str, str, str, str]:
-    note = "" if head.get("learns", True) else "nothing learns here"
+    notes = [] if head.get("learns", True) else ["nothing learns here"]
+    if (held := head.get("held")) is not None:
+        notes.append(f"held{held and f' ({held})'}: reef resume {scenario}")
     if pending := head.get("pending"):
-        note = f"{pending[0]} waits for a person: reef promote {scenario} {pending[0]}"
-    return head["release_id"], head["operation"], ago(head["created_at"]), note
+        notes.append(f"{pending[0]} waits for a person: reef promote {scenario} {pending[0]}")
+    return head["release_id"], head["operation"], ago(head["created_at"]), "; ".join(notes)
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:

@@ -72,6 +72,13 @@ class ReleaseChoice(BaseModel):
     reason: str = Field("", max_length=2000)
 
 
+class Hold(BaseModel):
+    """Body of hold and resume."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: str = Field("", max_length=2000)
+
+
 class Routing(RoutingPolicy):
     """Body of `POST …/routing`: the policy, and why."""
 
@@ -174,6 +181,16 @@ def _commands(desk: Desk) -> APIRouter:
     @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
     async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
         return await chosen(PromoteRequested, scenario, body, request)
+
+    @routes.post("/scenarios/{scenario}/hold", dependencies=[Depends(desk.allow("admin"))])
+    async def hold(scenario: Scenario, body: Hold) -> Response:
+        """Let the winners of a scenario wait for a person, as with `review: manual`."""
+        return answer_json(await desk.scenarios.hold(scenario, body.reason))
+
+    @routes.post("/scenarios/{scenario}/resume", dependencies=[Depends(desk.allow("admin"))])
+    async def resume(scenario: Scenario, _body: Hold) -> Response:
+        """End the hold of a scenario. The winners that wait still wait for a person."""
+        return answer_json(await desk.scenarios.hold(scenario, None))
 
     @routes.post("/scenarios/{scenario}/routing", dependencies=[Depends(desk.allow("admin"))])
     async def routing(scenario: Scenario, body: Routing, request: Request) -> Response:

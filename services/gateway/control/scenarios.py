@@ -193,6 +193,14 @@ class Scenarios:
         about = {"release_id": release_id, "reason": reason}
         return await self._command(kind, scenario, traceparent, **about)
 
+    async def hold(self, scenario: str, reason: str | None) -> dict[str, Any]:
+        """Let the winners of a scenario wait for a person; None: no more. Raises ApiError."""
+        self.exists(scenario)
+        await self.heads.hold(scenario, reason)
+        waiting = await self.heads.pending(scenario)
+        pending = [release.release_id for release in reversed(waiting)]
+        return {"scenario": scenario, "held": reason, "pending": pending}
+
     async def _command(
         self, kind: type[Command], scenario: str, traceparent: str, **about: str
     ) -> Release:

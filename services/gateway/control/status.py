@@ -33,6 +33,8 @@ class SystemStatus:
     """Whether a recipe learns from a scenario."""
     pending: Callable[[str], Awaitable[list[Release]]]
     """The releases of a scenario that wait for a person. Raises Unavailable."""
+    held: Callable[[str], Awaitable[str | None]]
+    """Why the winners of a scenario wait, or None. Raises Unavailable."""
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """Return the whole picture; a token for some scenarios sees no words about others."""
@@ -55,10 +57,12 @@ class SystemStatus:
         # Only a recipe's winner waits.
         learns = self.learns(scenario)
         try:
-            waiting = await self.pending(scenario) if learns else []
+            held = await self.held(scenario)
+            waiting = await self.pending(scenario) if learns or held is not None else []
         except Unavailable:  # the services that need the heads say so
-            waiting = []
-        return {"learns": learns, "pending": [one.release_id for one in reversed(waiting)]}
+            held, waiting = None, []
+        pending = [one.release_id for one in reversed(waiting)]
+        return {"learns": learns, "held": held, "pending": pending}
 
     async def recipes(self, scenario: str) -> dict[str, Any]:
         """Return the state of the recipes of a scenario, by binding.
