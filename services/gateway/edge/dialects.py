@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from services.gateway.domain.dialects.base import (
 from services.gateway.domain.dialects.message_events import MessageEvents
 from services.gateway.domain.dialects.messages import CountTokens, Messages
 from services.gateway.domain.dialects.response_events import ResponseEvents
-from services.gateway.domain.dialects.response_items import PREFIX
+from services.gateway.domain.dialects.response_items import PREFIX, referred
 from services.gateway.domain.dialects.responses import Responses, continued
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.jsontext import dumps, loads
@@ -43,6 +44,7 @@ TRANSLATORS: Mapping[str, type[Translator]] = {
     Responses.api: ResponseEvents,
 }
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError)
+REFERENCE, MAX_REFERRED = "item_reference", 64
 EARLIER_S = 3.0  # an earlier response's record is in the store soon after its answer
 
 
@@ -144,6 +146,8 @@ class Translation:
 
     async def read(self, path: str, raw: bytes, scenario: str, out: DialectOutlet) -> bytes:
         """Return the chat request, and give the outlet its turn. Raises ApiError."""
+        if path == RESPONSES and REFERENCE.encode() in raw:
+            raw = await self._resolved(raw, scenario)
         turn = DIALECTS[path].turn(raw, self.spelling)
         earlier = turn.asked.get("previous_response_id")
         if path == RESPONSES and earlier is not None:
@@ -153,23 +157,65 @@ class Translation:
         return orjson.dumps(turn.chat)
 
     async def _earlier(self, name: object, scenario: str) -> dict[str, Any]:
-        receipt = name.removeprefix(PREFIX) if isinstance(name, str) else ""
+        record = await self._record(_after(PREFIX, name), scenario)
+        if record is not None:
+            return record
+        words = "The response of 'previous_response_id' is not known here."
+        raise ApiError(404, words, code="previous_response_not_found", param="previous_response_id")
+
+    async def _resolved(self, raw: bytes, scenario: str) -> bytes:
+        """Return a request with the items in place of their references. Raises ApiError."""
+        try:
+            body = loads(raw)
+        except ValueError:
+            return raw  # the dialect says what is wrong
+        items = body.get("input") if isinstance(body, dict) else None
+        if not isinstance(items, list):
+            return raw
+        found, records = [], dict[str, Any]()
+        for index, item in enumerate(items):
+            if not isinstance(item, dict) or item.get("type") != REFERENCE:
+                found.append(item)
+                continue
+            kind, receipt, number = _place(str(item.get("id")))
+            if receipt not in records and len(records) < MAX_REFERRED:
+                records[receipt] = await self._record(receipt, scenario)
+            there = None
+            with suppress(*_MALFORMED):
+                there = referred(records[receipt], kind, number)
+            if there is None:
+                words = f"The item {str(item.get('id'))[:80]!r} is not known here."
+                raise ApiError(404, words, code="item_not_found", param=f"input[{index}]")
+            found += there
+        return dumps({**body, "input": found})
+
+    async def _record(self, receipt: str, scenario: str) -> dict[str, Any] | None:
         deadline, pause_s = time.monotonic() + EARLIER_S, 0.05
         while is_receipt(receipt):  # it becomes part of a path
             status, body = await self.reads.get(f"/records/{receipt}", {})
             record = orjson.loads(body).get("record") if status == 200 else None
             if isinstance(record, dict) and record.get("request"):
-                if record.get("scenario") != scenario:
-                    break
-                return record
+                return record if record.get("scenario") == scenario else None
             if status not in (200, 404):
                 raise Unavailable(f"the experience service answers {status}")
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(pause_s)
             pause_s *= 2
-        words = "The response of 'previous_response_id' is not known here."
-        raise ApiError(404, words, code="previous_response_not_found", param="previous_response_id")
+        return None
+
+
+def _after(prefix: str, name: object) -> str:
+    return name.removeprefix(prefix) if isinstance(name, str) else ""
+
+
+def _place(name: str) -> tuple[str, str, int]:
+    """Return kind, receipt and number of an item, from its id."""
+    kind, _, rest = name.partition("_")
+    if kind not in ("fc", "ctc"):
+        return kind, rest if kind in ("msg", "rs") else "", 0
+    receipt, _, number = rest.rpartition("_")
+    return kind, receipt, int(number) if number.isdecimal() and len(number) < 5 else 0
 
 
 def chat_path(path: str) -> str:

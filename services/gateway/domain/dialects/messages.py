@@ -249,7 +249,24 @@ def _part(block: Json, param: str) -> Json:
                 url = f"data:{source.get('media_type')};base64,{source.get('data')}"
             if isinstance(url, str):
                 return {"type": "image_url", "image_url": {"url": url}}
+        case "document":
+            return {"type": "text", "text": _document(block, f"{param}.content")}
     raise unsupported(f"{param}.content", f"holds a block {str(block.get('type'))[:40]!r}")
+
+
+def _document(block: Json, param: str) -> str:
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    match source.get("type"):
+        case "text":
+            text = text_field(source, "data", f"{param}.source")
+        case "content":
+            text = texts_of(source.get("content"), f"{param}.source.content")
+        case other:
+            words = "send its text, as a source of type text or content"
+            raise unsupported(param, f"holds a document of type {str(other)[:40]!r}: {words}")
+    about = [str(block[name]) for name in ("title", "context") if block.get(name)]
+    return "\n".join([*about, "<document>", text, "</document>"])
 
 
 def _tool(tool: Json, index: int) -> Json:

@@ -14,7 +14,7 @@ _PARTS: dict[str, Json] = {
     "text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     "thought": {"type": "reasoning_text", "text": ""},
 }
-_CALL = "response.function_call_arguments"
+_CALL, _CUSTOM = "response.function_call_arguments", "response.custom_tool_call_input"
 
 
 class ResponseEvents(Translator):
@@ -62,6 +62,8 @@ class ResponseEvents(Translator):
         if not call.name:
             return []
         found = self._begins(number)
+        if self._ids[number].startswith("ctc_"):
+            return found  # its input is a part of a JSON text: it comes whole
         piece = call.arguments[self._sent.get(number, 0) :]
         self._sent[number] = len(call.arguments)
         delta = {"type": f"{_CALL}.delta", **self._place(number), "delta": piece}
@@ -75,7 +77,7 @@ class ResponseEvents(Translator):
         item = {**self._item(key, ""), "status": "in_progress"}
         self._ids[key] = item["id"]
         if isinstance(key, int):
-            item["arguments"] = ""
+            item["input" if "input" in item else "arguments"] = ""
         else:
             item["content"] = []
         found: list[Json] = [
@@ -114,6 +116,10 @@ class ResponseEvents(Translator):
     def _ends(self, key: str | int, item: Json) -> list[Json]:
         place = self._place(key)
         last = {"type": "response.output_item.done", "output_index": self._places[key]}
+        if isinstance(key, int) and "input" in item:
+            delta = {"type": f"{_CUSTOM}.delta", **place, "delta": item["input"]}
+            done = {"type": f"{_CUSTOM}.done", **place, "input": item["input"]}
+            return [delta, done, {**last, "item": item}]
         if isinstance(key, int):
             done = {"arguments": item["arguments"], "name": item["name"]}
             return [{"type": f"{_CALL}.done", **place, **done}, {**last, "item": item}]

@@ -1,7 +1,8 @@
 """The objects of an answer in Responses."""
 
 from services.gateway.domain.dialects.base import Json, Turn, listed, text_field
-from services.gateway.domain.dialects.growing import Call
+from services.gateway.domain.dialects.custom_tools import input_of
+from services.gateway.domain.dialects.growing import Call, said
 from services.gateway.domain.dialects.legible import count_of
 
 PREFIX = "resp_"
@@ -105,7 +106,23 @@ def reasoning_item(turn: Turn, text: str, *, cut: str = "") -> Json:
     }
 
 
+def is_custom(asked: Json, name: str) -> bool:
+    """Return whether a function of the chat is a custom tool of the request."""
+    tools = (found for tool in asked.get("tools") or [] for found in spread(tool, "tools"))
+    return any(flat == name and tool.get("type") == "custom" for flat, _, tool in tools)
+
+
 def call_item(turn: Turn, call: Call, *, cut: str = "") -> Json:
+    if is_custom(turn.asked, call.name):
+        turn.spelling.keep(call.id, call.arguments)
+        return {
+            "type": "custom_tool_call",
+            "id": f"ctc_{turn.receipt}_{call.number}",
+            "call_id": call.id,
+            "name": call.name,
+            "input": input_of(call),
+            "status": "incomplete" if cut and not call.whole else "completed",
+        }
     named = {flat: (space, tool["name"]) for flat, space, tool in _spaced(turn.asked)}
     space, name = named.get(call.name, ("", call.name))
     return {
@@ -132,3 +149,20 @@ def spread(tool: Json, param: str) -> list[tuple[str, str, Json]]:
     inner = listed(tool.get("tools"), f"{param}.tools")
     names = [text_field(each, "name", f"{param}.tools") for each in inner]
     return [(f"{space}{BETWEEN}{n}", space, each) for n, each in zip(names, inner, strict=True)]
+
+
+def referred(record: Json, kind: str, number: int) -> list[Json] | None:
+    """Return the item of an earlier answer, as a request holds it; None if there is none.
+
+    `kind`: the beginning of its id.
+    """
+    if kind == "rs":
+        return []  # a chat has no place for it
+    message = record["response"]["choices"][0]["message"]
+    if kind == "msg":
+        return [{"role": "assistant", "content": said(message)[0]}]
+    calls = message.get("tool_calls") or []
+    if number >= len(calls):
+        return None
+    call = {"call_id": calls[number]["id"], **calls[number]["function"]}
+    return [{"type": "function_call", **call}]

@@ -18,6 +18,7 @@ from services.gateway.domain.dialects.base import (
     texts_of,
     unsupported,
 )
+from services.gateway.domain.dialects.custom_tools import INPUT, function_of
 from services.gateway.domain.dialects.growing import calls_of, reason_of, said
 from services.gateway.domain.dialects.response_items import (
     BETWEEN,
@@ -40,18 +41,18 @@ _PLAIN = {
     "safety_identifier": "safety_identifier",
 }
 _TEXTS = ("input_text", "output_text", "text")
-_HERE = ("function", "namespace")  # other tools run at the vendor's
+_HERE = ("function", "custom", "namespace")  # other tools run at the vendor's
 
 
 class Responses(Dialect):
     api = "responses"
 
-    def chat(self, body: Json, _spelling: Spelling, /) -> Json:
+    def chat(self, body: Json, spelling: Spelling, /) -> Json:
         """Return the chat request. Raises ApiError."""
         for name in ("background", "conversation", "prompt"):
             if body.get(name):
                 raise unsupported(name, "is not supported here")
-        chat = {**copied(body, _PLAIN), "messages": messages_of(body)}
+        chat = {**copied(body, _PLAIN), "messages": messages_of(body, spelling)}
         if tools := body.get("tools"):
             given = list(enumerate(listed(tools, "tools")))
             # A tool of the vendor's servers cannot run here: a client that has others does without.
@@ -84,7 +85,7 @@ class Responses(Dialect):
         return {"error": error}
 
 
-def messages_of(body: Json) -> list[Json]:
+def messages_of(body: Json, spelling: Spelling) -> list[Json]:
     """Return the messages of a request without those of an earlier response. Raises ApiError."""
     messages: list[Json] = []
     if instructions := body.get("instructions"):
@@ -94,7 +95,7 @@ def messages_of(body: Json) -> list[Json]:
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
-        _add(messages, item, f"input[{index}]")
+        _add(messages, item, f"input[{index}]", spelling)
     messages = _answered(_begun(messages, 1 if instructions else 0))
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
@@ -144,7 +145,7 @@ def continued(record: Json, messages: list[Json]) -> list[Json]:
     return [*system, *before, *answers, *messages[len(system) :]]
 
 
-def _add(messages: list[Json], item: Json, param: str) -> None:
+def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> None:
     match item.get("type", "message"):
         case "message":
             said, last = _said(item, param), messages[-1] if messages else {}
@@ -153,22 +154,14 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
                 last["content"] = "".join((last["content"] or "", said["content"])) or None
             else:
                 messages.append(said)
-        case "function_call":
-            name, space = text_field(item, "name", param), ""
-            if item.get("namespace") is not None:
-                space = text_field(item, "namespace", param)
-            function = {
-                "name": f"{space}{BETWEEN}{name}" if space else name,
-                "arguments": text_field(item, "arguments", param),
-            }
-            call_id = text_field(item, "call_id", param)
-            call = {"id": call_id, "type": "function", "function": function}
+        case "function_call" | "custom_tool_call":
+            call = _call(item, param, spelling)
             # The calls of a turn are one message, and so is its text before them.
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
             messages[-1].setdefault("tool_calls", []).append(call)
             messages[-1]["content"] = messages[-1]["content"] or None
-        case "function_call_output":
+        case "function_call_output" | "custom_tool_call_output":
             parts = item.get("output")
             shown = [part for part in _objects(parts) if part.get("type") == "input_image"]
             rest = parts
@@ -184,6 +177,17 @@ def _add(messages: list[Json], item: Json, param: str) -> None:
             pass
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
+
+
+def _call(item: Json, param: str, spelling: Spelling) -> Json:
+    name, call_id = text_field(item, "name", param), text_field(item, "call_id", param)
+    if item.get("namespace") is not None:
+        name = f"{text_field(item, 'namespace', param)}{BETWEEN}{name}"
+    if item["type"] == "custom_tool_call":
+        arguments = spelling.of(call_id, {INPUT: text_field(item, INPUT, param)})
+    else:
+        arguments = text_field(item, "arguments", param)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _objects(parts: object) -> list[Json]:
@@ -215,6 +219,8 @@ def _part(part: Json, param: str) -> Json:
 
 
 def _tool(tool: Json, param: str) -> Json:
+    if tool.get("type") == "custom":
+        tool = function_of(tool)
     if tool.get("type") != "function":
         words = f"is a tool of the vendor's servers ({str(tool.get('type'))[:40]}); send functions"
         raise unsupported(param, words)
@@ -228,7 +234,7 @@ def _tool(tool: Json, param: str) -> Json:
 def _choice(choice: object) -> Any:
     if isinstance(choice, str):
         return choice
-    if isinstance(choice, dict) and choice.get("type") == "function":
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         name = text_field(choice, "name", "tool_choice")
         return {"type": "function", "function": {"name": name}}
     raise invalid("tool_choice", "'tool_choice' must be auto, none, required or a function.")
