@@ -3,8 +3,10 @@
 import importlib.util
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import recipes
 from reefcommon.config import ServeConfig, parse
 from reefcommon.demonstration import Arm, Factories
 from reefcommon.errors import BadConfig
@@ -23,7 +25,9 @@ def demonstrations(recipe: str) -> Factories:
     except ModuleNotFoundError:
         there = False
     if not there:
-        raise BadConfig(f"recipe {recipe!r} has no demonstration: there is no {package}.demo")
+        own = sorted(path.parent.name for path in Path(recipes.__path__[0]).glob("*/demo.py"))
+        choose = f"choose of {', '.join(own)}, or name a package that has a demo.py"
+        raise BadConfig(f"recipe {recipe!r} has no demonstration ({package}.demo): {choose}")
     found: Factories = resolve(f"{package}.demo:DEMONSTRATIONS")
     return found
 
