@@ -47,6 +47,9 @@ def build_engine(
     """Load the model and connect the parts; the loop's events arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
     tokenizer = EngineTokenizer(settings.model_path)
+    if "max_model_len" not in settings.model_fields_set:
+        most = min(settings.max_model_len, model.config.max_position_embeddings)
+        settings = settings.model_copy(update={"max_model_len": most})
     runner = ModelRunner(model, length=settings.max_model_len)
     rules = TextRules(runner.eos_ids, settings.max_model_len, tokenizer.decode)
     counters = Counters()

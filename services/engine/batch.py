@@ -6,7 +6,7 @@ from functools import partial
 import structlog
 from torch import Tensor
 
-from services.engine.domain.batching import closing_moves
+from services.engine.domain.batching import Shape, closing_moves
 from services.engine.domain.errors import RequestFailedError
 from services.engine.domain.outputs import Delta, Failed, TokenLogprob
 from services.engine.domain.sequence import SequenceState, TextRules
@@ -39,8 +39,8 @@ class RunningBatch:
         self.rows: list[SequenceState] = []
 
     @property
-    def free_rows(self) -> int:
-        return self.max_rows - len(self.rows)
+    def shape(self) -> Shape:
+        return len(self.rows), max((row.work.length for row in self.rows), default=0)
 
     @property
     def cached_tokens(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FIRST_ROWS = 4
+_FIRST_ROWS = 1
 _FIRST_LENGTH = 256
 _KEEP_BYTES = 1 << 29
 

@@ -93,8 +93,8 @@ class Lane:
         self._queue, self._reading = [], None
 
     def _fit(self, most: int) -> int:
-        rows = (work.params.n for work in islice(self._queue, most))
-        return admissible_count(rows, self.batch.free_rows)
+        waiting = ((work.params.n, work.length) for work in islice(self._queue, most))
+        return admissible_count(waiting, self.batch.shape, self.batch.max_rows)
 
     def _read_together(self, budget: int, version: str, posts: list[Post]) -> int:
         # Gives the tokens that it cost, padding included.

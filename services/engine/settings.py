@@ -20,7 +20,8 @@ class Settings(EnvironmentSettings):
     """Loopback: the admin routes have no authentication of their own."""
     port: int = Field(default=8901, ge=0, le=65535)
     max_num_seqs: int = Field(32, ge=1, description="Choices that are generated at the same time.")
-    max_model_len: int = Field(2048, ge=8, description="Prompt plus completion, tokens.")
+    max_model_len: int = Field(8192, ge=8)
+    """Prompt plus completion, tokens. If it is not set, at most the model's own limit."""
     max_queued_requests: int = Field(default=256, ge=1)
     """Requests that may wait for a row before new ones get 503."""
     prefill_chunk_tokens: int = Field(default=256, ge=1)

@@ -73,9 +73,20 @@ def test_rows_close_up(leaving, size):
 
 
 def test_a_large_request_is_not_overtaken():
-    assert admissible_count([1, 4, 1], 3) == 1
-    assert admissible_count([1, 1, 1], 3) == 3
-    assert admissible_count([4], 3) == 0
+    assert admissible_count([(1, 9), (4, 9), (1, 9)], (0, 0), 3) == 1
+    assert admissible_count([(1, 9), (1, 9), (1, 9)], (0, 0), 3) == 3
+    assert admissible_count([(1, 9)], (3, 9), 3) == 0
+    assert admissible_count([(4, 9)], (0, 0), 3) == 0
+
+
+def test_long_requests_share_the_memory_of_all_rows():
+    long = [(1, 8192)] * 32
+    assert admissible_count(long, (0, 0), 32) == 8
+    assert admissible_count([(1, 100)] * 32, (0, 0), 32) == 32
+    assert admissible_count(long, (6, 100), 32) == 2
+    assert admissible_count([(1, 100)], (8, 8192), 32) == 0
+    assert admissible_count([(32, 8192)], (0, 0), 32) == 1, "alone, it would wait for ever"
+    assert admissible_count([(32, 8192)], (1, 100), 32) == 0
 
 
 def test_prompts_are_read_together_while_their_padded_size_fits():

@@ -163,6 +163,17 @@ def test_a_context_longer_than_the_models_is_refused(tiny_path):
         build_engine(Settings(model_path=tiny_path, max_model_len=4096), events)
 
 
+def test_the_context_is_the_models_if_it_is_shorter_than_the_default(tiny_path):
+    from services.engine.app import build_engine
+    from services.engine.settings import Settings
+
+    with contextlib.closing(asyncio.new_event_loop()) as events:
+        engine = build_engine(Settings(model_path=tiny_path), events)
+        assert engine.settings.max_model_len == 2048
+        short = build_engine(Settings(model_path=tiny_path, max_model_len=64), events)
+        assert short.settings.max_model_len == 64
+
+
 def program(
     tiny_path, port, code="from services.engine.__main__ import main; raise SystemExit(main())"
 ):

@@ -3,12 +3,24 @@
 from collections.abc import Iterable
 from itertools import accumulate
 
+# All rows are as long as the longest (`kv.py`): so many tokens for each row that there may be.
+ROW_TOKENS = 2048
 
-def admissible_count(waiting: Iterable[int], free_rows: int) -> int:
-    """Count the requests at the queue's front that fit; `waiting` holds rows per request."""
+Shape = tuple[int, int]
+"""Rows, and the tokens that each of them may come to."""
+
+
+def admissible_count(waiting: Iterable[Shape], running: Shape, max_rows: int) -> int:
+    """Count the requests at the queue's front that fit beside those that run."""
     # First come, first served. If a small request could overtake a large request, the large request
     # could wait for ever.
-    return sum(total <= free_rows for total in accumulate(waiting))
+    (rows, longest), count = running, 0
+    for more, length in waiting:
+        rows, longest, alone = rows + more, max(longest, length), not rows
+        if rows > max_rows or (rows * longest > max_rows * ROW_TOKENS and not alone):
+            break
+        count += 1
+    return count
 
 
 def joint_prompt_count(lengths: Iterable[int], budget: int) -> int:

@@ -32,6 +32,11 @@ class Work:
     scores: list[TokenLogprob] = field(default_factory=list)
 
     @property
+    def length(self) -> int:
+        """Tokens of the prompt and of a whole answer."""
+        return len(self.prompt_ids) + self.params.max_tokens
+
+    @property
     def background(self) -> bool:
         """True if it waits for users."""
         return self.params.priority > 0
