@@ -10,6 +10,7 @@ import structlog
 from services.gateway import metrics
 from services.gateway.domain.balance import Node
 from services.gateway.domain.errors import UpstreamFailed, answer_too_large
+from services.gateway.domain.sse import Frames
 from services.gateway.upstream.pool import Pool
 from services.gateway.upstream.wire import Connection, Headers
 
@@ -31,7 +32,7 @@ class HttpAnswer:
     """EngineAnswer on a connection to a node."""
 
     __slots__ = (
-        "_connection", "_kept", "_limit_bytes", "_node", "_pool", "_secret", "_whole",
+        "_ahead", "_connection", "_kept", "_limit_bytes", "_node", "_pool", "_secret", "_whole",
         "event_stream", "headers", "status",
     )  # fmt: skip
 
@@ -45,6 +46,7 @@ class HttpAnswer:
         # Some nodes repeat Reef's own key: in errors, in events, in headers of their debugging.
         self._secret = secret
         self._kept = b""  # perhaps the beginning of the key
+        self._ahead = b""
         self._whole: bytes | None = None
         self.status = connection.status
         self.headers = [
@@ -66,7 +68,20 @@ class HttpAnswer:
         self._whole = b"".join(parts)
         return self._whole
 
+    async def first_frame(self) -> bytes:
+        """Return the first frame of an event stream, empty if none came; `chunks` has it again.
+
+        Raises UpstreamFailed, ValueError (a frame without end).
+        """
+        frames, found = Frames(), []
+        while not found and (part := await self._some()):
+            self._ahead += part
+            found = frames.feed(part)
+        return found[0] if found else b""
+
     async def chunks(self) -> AsyncIterator[bytes]:
+        if self._ahead:
+            yield self._ahead
         while chunk := await self._some():
             yield chunk
 

@@ -12,6 +12,7 @@ from reefkit.recipes.endpoint import key_of
 from services.gateway.domain.balance import Node
 from services.gateway.domain.errors import ApiError, UpstreamFailed
 from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.form import begins_stream, is_answer
 from services.gateway.domain.upstream_body import LIMIT, body_for
 from services.gateway.upstream.answers import HttpAnswer, failed, unreadable
 from services.gateway.upstream.engines import HEADERS, without_credentials
@@ -63,7 +64,8 @@ class Provider:
         """Ask it. Its own errors are answers, unless they are about Reef's account.
 
         Raises:
-            UpstreamFailed: it is away, set apart, or refuses the account.
+            UpstreamFailed: it is away, too slow or set apart, refuses the account, or sends
+                something else than an answer.
             ApiError: it has no such route (501).
         """
         if not exchange.path.startswith("/v1/"):
@@ -74,13 +76,16 @@ class Provider:
             raise UpstreamFailed(503, words, code="no_engine", retry_after_s=2)
         exchange.engine, exchange.model = self.node.url, self.entry.model
         exchange.provider = self.name
+        until = asyncio.get_running_loop().time() + self.entry.timeout_s
         body, left_out = body_for(self.entry, exchange, renames=self._renames)
-        answer = await self._post(exchange, body)
+        answer = await self._post(exchange, body, until)
         if answer.status == 400 and not self._renames and await self._lacks_limit(answer):
             self._renames = True
             await answer.close(finished=True)
             body, left_out = body_for(self.entry, exchange, renames=True)
-            answer = await self._post(exchange, body)
+            answer = await self._post(exchange, body, until)
+        if answer.status < 300:
+            await self._check(exchange, answer, until)
         answer.headers.append((b"x-reef-upstream", self.name.encode()))
         if left_out:
             names = ",".join(left_out).encode("ascii", "replace")
@@ -101,11 +106,13 @@ class Provider:
             "problem": self.problem,
         }
 
-    async def _post(self, exchange: Exchange, body: bytes) -> HttpAnswer:
+    async def _post(self, exchange: Exchange, body: bytes, until: float) -> HttpAnswer:
         node, pool, key = self.node, self._pool, self._secret
         node.in_flight += 1
         try:
-            connection = await pool.post(exchange.path.removeprefix("/v1"), body)
+            # Headers that come byte by byte are no silence.
+            async with asyncio.timeout_at(until):
+                connection = await pool.post(exchange.path.removeprefix("/v1"), body)
         except BaseException as error:
             node.in_flight -= 1
             if isinstance(error, OSError):
@@ -121,14 +128,14 @@ class Provider:
         if status in (401, 403) and await self._renewed(key):
             connection.cut()
             node.in_flight -= 1
-            return await self._post(exchange, body)
+            return await self._post(exchange, body, until)
         words = f"refuses Reef's account or address ({status})"
         words += f"; the operator looks at models.{self.name} in serve.yaml"
         odd = unreadable(connection)
         useless = words if status in SETUP else odd
         if status in COUNTED or odd:
             node.failed(time.monotonic())
-        elif status < 500 and useless is None:
+        elif 300 <= status < 500 and useless is None:
             node.succeeded()
         if useless is None:
             self.problem = f"answers {status}" if status >= 500 or status == 429 else ""
@@ -154,6 +161,32 @@ class Provider:
             self._use(key)
             log.info("provider_key_renewed", provider=self.name)
         return key != refused
+
+    async def _check(self, exchange: Exchange, answer: HttpAnswer, until: float) -> None:
+        """Raise UpstreamFailed if it is no answer: a page, an error, or nothing."""
+        status, code, fault = 502, "upstream_invalid", "sent something else than an answer"
+        try:
+            async with asyncio.timeout_at(until):
+                if answer.event_stream:
+                    good = begins_stream(await answer.first_frame())
+                else:
+                    good = is_answer(exchange.api, await answer.read())
+        except ValueError:
+            good = False
+        except TimeoutError:
+            good, status, code = False, 504, "upstream_timeout"
+            fault = f"had not answered after {self.entry.timeout_s:g} s"
+        except BaseException:
+            await answer.close(finished=False)
+            raise
+        if good:
+            self.node.succeeded()
+            return
+        await answer.close(finished=False)
+        self.node.failed(time.monotonic())
+        self.problem = f"The provider {self.name!r} {fault}."
+        log.warning("provider_without_answer", provider=self.name, url=self.node.url, reason=fault)
+        raise UpstreamFailed(status, self.problem, code=code)
 
     async def _lacks_limit(self, answer: HttpAnswer) -> bool:
         # OpenAI's reasoning models call it otherwise.
