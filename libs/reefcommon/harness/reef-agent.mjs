@@ -165,12 +165,32 @@ function chosen(root, plan) {
   return fit ?? plan.packages[0];
 }
 
+// This program waits for npm and runs nothing else: another counts the seconds beside it.
+const SECONDS = `const began = Date.now(), parent = process.ppid;
+setInterval(() => {
+  if (process.ppid !== parent) process.exit();
+  process.stderr.write("\\rreef: npm is at work, " + Math.round((Date.now() - began) / 1000) + " s ");
+}, 1000);`;
+
+function counted(work) {
+  if (!process.stderr.isTTY) return work();
+  const counter = spawn(process.execPath, ["-e", SECONDS], { stdio: ["ignore", "ignore", "inherit"] });
+  counter.on("error", () => {});
+  try {
+    return work();
+  } finally {
+    counter.kill("SIGKILL");
+    process.stderr.write("\r\x1b[K");
+  }
+}
+
 function npm(folder, ...packages) {
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
   // A user's settings may leave out the part with the program, or install elsewhere.
   const here = ["--include=optional", "--global=false"];
   const words = ["install", ...here, "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"];
-  const done = spawnSync("npm", [...words, "--prefix", folder, ...packages], { stdio: ["ignore", "ignore", "inherit"], umask: 0o077 });
+  const all = [...words, "--prefix", folder, ...packages];
+  const done = counted(() => spawnSync("npm", all, { stdio: ["ignore", "ignore", "inherit"] }));
   if (done.status !== 0) throw new Refused(`npm could not install ${packages.join(", ")}: see above`);
 }
 
@@ -333,9 +353,21 @@ async function newest(root, plan, wait) {
   return { found: found.data[0] ?? null, waiting: found.pending?.[0] ?? null };
 }
 
-async function update(root, plan) {
-  const next = await ask(root, plan, `/reef/harness/plan?adapter=${plan.agent}&${query(plan)}`, { wait: 30_000 });
+async function planned(root, plan, wait) {
+  const next = await ask(root, plan, `/reef/harness/plan?adapter=${plan.agent}&${query(plan)}`, { wait });
   if (next?.agent !== plan.agent) throw new Refused(`the plan is not one for ${plan.agent}`);
+  return next;
+}
+
+function changesOf(plan, next) {
+  const names = Object.keys({ ...plan.sums, ...next.sums }).filter((name) => plan.sums[name] !== next.sums[name]);
+  const how = (name) => (name in plan.sums ? (name in next.sums ? "" : " (removed)") : " (new)");
+  const told = names.sort().slice(0, 6).map((name) => name + how(name));
+  return [...told, ...(names.length > 6 ? [`${names.length - 6} more`] : [])].join(", ");
+}
+
+async function update(root, plan, known) {
+  const next = known ?? (await planned(root, plan, 30_000));
   // The gateway may know itself by another name: the one that was installed from reaches it.
   install({ ...next, url: plan.url });
 }
@@ -358,13 +390,22 @@ async function offer(root, plan, words) {
     say(`${line} (reef-${plan.agent} update)`);
     return plan;
   }
-  say(line);
-  const prompt = readline.createInterface({ input: process.stdin, output: process.stderr });
-  const answer = await prompt.question("reef: update now? [Y/n] ");
-  prompt.close();
-  if (/^n/i.test(answer.trim())) return plan;
+  say(`${line}; yours is ${plan.release}`);
+  let next = null;
   try {
-    await update(root, plan);
+    next = await planned(root, plan, 2000);
+    say(`it changes ${changesOf(plan, next) || "no file"}`);
+  } catch {
+    // the update asks again, and says why
+  }
+  const prompt = readline.createInterface({ input: process.stdin, output: process.stderr });
+  prompt.on("SIGINT", () => process.exit(130));
+  const ended = new Promise((resolve) => prompt.once("close", () => resolve("no")));
+  const answer = await Promise.race([prompt.question(`reef: update now? [Y/n] (later: reef-${plan.agent} update) `), ended]);
+  prompt.close();
+  if (/^(n|no|not .*|l|later)$/i.test(answer.trim())) return plan;
+  try {
+    await update(root, plan, next);
   } catch (error) {
     say(`not updated: ${error.message}`);
   }

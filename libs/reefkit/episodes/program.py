@@ -75,7 +75,7 @@ def _install(agent: Agent, place: Path) -> dict[str, str]:
     folder = place / agent.name
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"agent": agent.name, "packages": [asdict(one) for one in agent.packages]}
-    with _lock(folder / "lock"):
+    with _lock(folder / "lock") as held:
         carried = folder / "packages.json"
         carried.write_text(json.dumps(plan))
         try:
@@ -86,6 +86,8 @@ def _install(agent: Agent, place: Path) -> dict[str, str]:
                 text=True,
                 timeout=_INSTALL_S,
                 check=False,
+                # It holds the lock too: it outlives an evaluator that is killed.
+                pass_fds=(held,),
                 env={**os.environ, "REEF_AGENTS": str(place.resolve())},
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -102,7 +104,7 @@ def _node() -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[int]:
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        yield stream.fileno()
