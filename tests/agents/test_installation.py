@@ -337,3 +337,33 @@ def test_a_refusal_is_a_script_that_fails(shell: str, machine: Machine) -> None:
     done = machine.run(shell, stdin=failure_script(404, 'There\'s no `scenario`\n"x".'))
     assert done.returncode == 1
     assert '404 There\'s no `scenario` "x".' in done.stderr
+
+
+def test_what_the_agent_writes_into_its_settings_is_no_change_and_stays(
+    machine: Machine, gateway: FakeGateway
+) -> None:
+    """Pi notes at its first start on a terminal which changes it has shown."""
+    installed(machine, plan(FIRST, "r1", gateway))
+    settings = machine.root / "home/settings.json"
+    told = json.loads(settings.read_text())
+    settings.write_text(json.dumps({"theme": "light", **told, "lastChangelogVersion": "1.6.0"}))
+    assert machine.started("-p", "x")["argv"] == ["-p", "x"]
+    calm = Entry("c", "config", {"target": "primary", "values": {"steeringMode": "all"}})
+    installed(machine, plan((*FIRST, calm), "r2", gateway))
+    kept = json.loads(settings.read_text())
+    assert kept == {
+        **told,
+        "steeringMode": "all",
+        "theme": "light",
+        "lastChangelogVersion": "1.6.0",
+    }
+    assert not settings.with_name("settings.json.yours").exists()
+    for change in ({"httpProxy": "http://elsewhere.test"}, {"defaultModel": "other"}):
+        settings.write_text(json.dumps({**kept, **change}))
+        assert machine.agent("-p", "x").returncode == 3
+        assert "restored: settings.json" in machine.agent("doctor").stderr
+        assert json.loads(settings.read_text()) == kept
+    settings.write_text("no JSON")
+    assert machine.agent("-p", "x").returncode == 3
+    machine.agent("doctor")
+    assert json.loads(settings.read_text()) == {**told, "steeringMode": "all"}

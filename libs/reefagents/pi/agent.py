@@ -9,7 +9,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from reefcommon.harness.admission import Adapter
 from reefcommon.harness.agent import HOME, ROOT, Agent, Package, Place
@@ -20,6 +20,14 @@ from reefcommon.harness.tree import Tree
 # Provider, model and network are the binding's; packages, extensions and shells would run code.
 _SETTINGS = frozenset(
     {"defaultThinkingLevel", "thinkingBudgets", "steeringMode", "followUpMode", "compaction"}
+)
+# Pi writes into settings.json what it has shown, and how a user wants it to look.
+_OWN = frozenset(
+    {"lastChangelogVersion", "extensionChangelogVersions", "theme", "hideThinkingBlock"}
+    | {"showCacheMissNotices", "collapseChangelog", "terminal", "images", "markdown", "warnings"}
+    | {"tuiMode", "fullscreenExitOutput", "fullscreenScrollbar", "fullscreenCopyOnSelect"}
+    | {"fullscreenWheelScrollLines", "doubleEscapeAction", "treeFilterMode", "editorPaddingX"}
+    | {"outputPad", "autocompleteMaxVisible", "showHardwareCursor"}
 )
 _FIXED: Mapping[str, Any] = {
     "defaultProvider": "reef",
@@ -44,6 +52,7 @@ class Pi(Agent):
         Package("@mariozechner/pi-coding-agent", "0.73.1", "dist/cli.js", "20.6.0"),
     )
     session_logs = "sessions/**/*.jsonl"
+    shared: ClassVar[Mapping[str, frozenset[str]]] = {"settings.json": _OWN}
     headless_flags = frozenset({"-p", "--print", "--mode", "--version", "-v", "--help", "-h"})
 
     def tree_files(self, tree: Tree) -> dict[str, bytes]:

@@ -77,6 +77,9 @@ class Agent(ABC):
     # its own logs below HOME, if they hold the ids of its answers; else it writes REEF_RECEIPTS
     logs: ClassVar[str] = ""
 
+    # by file: keys of its JSON that the agent writes by itself, so that they are no change
+    shared: ClassVar[Mapping[str, frozenset[str]]] = {}
+
     # arguments of a user's start that mean a run without a terminal
     headless_flags: ClassVar[frozenset[str]] = frozenset()
     # pattern of its session logs below its folder; empty: what it prints is its log

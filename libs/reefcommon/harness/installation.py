@@ -46,6 +46,7 @@ def plan_of(agent: Agent, tree: Tree, place: Place, version: Version) -> dict[st
         "arguments": list(agent.arguments),
         "logs": agent.logs,
         "headless": sorted(agent.headless_flags),
+        "shared": {name: sorted(keys) for name, keys in agent.shared.items()},
         "files": {name: base64.b64encode(body).decode() for name, body in files.items()},
         "sums": sums,
         "digest": tree_digest(sums),

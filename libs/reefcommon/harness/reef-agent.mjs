@@ -124,6 +124,8 @@ function formed(plan) {
   if (!/^[a-z][a-z0-9-]{0,40}$/.test(plan.agent)) throw new Refused("a plan for an agent of no proper name");
   if (!Buffer.from(plan.program, "base64").includes("ROOT/plan.next.json"))
     throw new Refused("a plan without the program that checks it");
+  const shared = Object.values(plan.shared ?? {});
+  if (!map(plan.shared ?? {}) || !shared.every(Array.isArray)) throw new Refused("a plan without proper shared files");
   const names = Object.keys(plan.files);
   const folders = new Set(names.flatMap((name) => name.split("/").map((_, i, all) => all.slice(0, i).join("/"))));
   for (const name of names) {
@@ -218,25 +220,55 @@ function program(root, plan) {
   };
 }
 
+// Some agents write keys of their own into a file of the plan.
+const ownKeys = (plan, name) => (Object.hasOwn(plan.shared ?? {}, name) ? plan.shared[name] : []);
+
+function parted(text, keys) {
+  const pairs = Object.entries(JSON.parse(text));
+  const own = (pair) => keys.includes(pair[0]);
+  return { own: Object.fromEntries(pairs.filter(own)), rest: JSON.stringify(pairs.filter((pair) => !own(pair)).sort()) };
+}
+
+function isOf(plan, name, bytes) {
+  if (sha256(bytes) === plan.sums[name]) return true;
+  const keys = ownKeys(plan, name);
+  if (!keys.length) return false;
+  try {
+    return parted(bytes, keys).rest === parted(Buffer.from(plan.files[name], "base64"), keys).rest;
+  } catch {
+    return false; // no JSON
+  }
+}
+
+function bodyOf(plan, name, there) {
+  const body = Buffer.from(plan.files[name], "base64");
+  try {
+    const { own } = parted(there ?? "{}", ownKeys(plan, name));
+    return Object.keys(own).length ? `${JSON.stringify({ ...JSON.parse(body), ...own }, null, 2)}\n` : body;
+  } catch {
+    return body;
+  }
+}
+
 function place(root, plan) {
   // Every step may be repeated: the plan that is on its way says what was meant.
   const home = path.join(root, "home");
   const before = read(path.join(root, "plan.json"));
-  const files = Object.entries(plan.files).map(([name, text]) => [placeOf(home, name), name, text]);
-  for (const [file, name, text] of files) {
-    const there = fs.existsSync(file) ? sha256(fs.readFileSync(file)) : null;
-    if (there === plan.sums[name]) continue;
-    if (there && there !== before?.sums[name]) {
+  const files = Object.keys(plan.files).map((name) => [placeOf(home, name), name]);
+  for (const [file, name] of files) {
+    const there = fs.existsSync(file) ? fs.readFileSync(file) : null;
+    if (there && isOf(plan, name, there)) continue;
+    if (there && !(before && Object.hasOwn(before.files, name) && isOf(before, name, there))) {
       fs.rmSync(`${file}.yours`, { force: true }); // it may be a link that leads elsewhere
       fs.copyFileSync(file, `${file}.yours`);
     }
-    write(file, Buffer.from(text, "base64"));
+    write(file, bodyOf(plan, name, there));
   }
   for (const name of Object.keys(before?.files ?? {})) {
     if (name in plan.files) continue;
     const file = placeOf(home, name);
     if (!fs.existsSync(file)) continue;
-    if (sha256(fs.readFileSync(file)) === before.sums[name]) fs.rmSync(file);
+    if (isOf(before, name, fs.readFileSync(file))) fs.rmSync(file);
     else fs.renameSync(file, `${file}.yours`);
     for (let up = path.dirname(file); up !== home && fs.readdirSync(up).length === 0; up = path.dirname(up))
       fs.rmdirSync(up);
@@ -301,7 +333,7 @@ function changedFiles(root, plan) {
   const home = path.join(root, "home");
   return Object.keys(plan.files).filter((name) => {
     const file = placeOf(home, name);
-    return !fs.existsSync(file) || sha256(fs.readFileSync(file)) !== plan.sums[name];
+    return !fs.existsSync(file) || !isOf(plan, name, fs.readFileSync(file));
   });
 }
 

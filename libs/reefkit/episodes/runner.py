@@ -150,7 +150,8 @@ class AgentRunner:
             words = f"the agent's log cannot be read: {type(error).__name__}: {error}"
             raise Transient(words[:300]) from error
         if not relay.answered:
-            said = run.failure or ended.errors.strip()[-200:] or "it asked no model"
+            said = ": ".join(filter(None, (run.failure, ended.errors.strip()[-200:])))
+            said = said or "it asked no model"
             raise Transient(f"no answer of the model: {relay.refused or said}")
         # An agent may try again until its time is up: then the model's fault would be its score.
         if ended.stopped == "timeout" and relay.away:
