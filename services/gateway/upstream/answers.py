@@ -73,7 +73,8 @@ class HttpAnswer:
 
         Raises UpstreamFailed, ValueError (a frame without end).
         """
-        frames, found = Frames(), []
+        frames = Frames()
+        found: list[bytes] = []
         while not found and (part := await self._some()):
             self._ahead += part
             found = frames.feed(part)
