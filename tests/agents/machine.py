@@ -60,6 +60,7 @@ class Machine:
         path = f"{tools}:{os.environ['PATH']}"
         log = str(self.home / "npm.log")
         self.env = {"HOME": str(self.home), "PATH": path, "FAKE_NPM_LOG": log, "REEF_TOKEN": "t 1'"}
+        self.env["REEF_OFFER_MS"] = "30000"  # a busy machine answers late
 
     def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -19,6 +19,7 @@ import readline from "node:readline/promises";
 import { fileURLToPath } from "node:url";
 
 const CHANGED = 3;
+const OFFER_MS = Number(process.env.REEF_OFFER_MS) || 2000; // a start waits for Reef no longer
 const LOCK_MS = 120_000; // a first installation fetches its agent meanwhile
 const ANSWER_BYTES = 64 * 1024 * 1024;
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
@@ -409,7 +410,7 @@ async function offer(root, plan, words) {
   if (process.env.REEF_OFFLINE) return plan;
   let found, waiting;
   try {
-    ({ found, waiting } = await newest(root, plan, 2000));
+    ({ found, waiting } = await newest(root, plan, OFFER_MS));
   } catch {
     return plan;
   }
@@ -425,7 +426,7 @@ async function offer(root, plan, words) {
   say(`${line}; yours is ${plan.release}`);
   let next = null;
   try {
-    next = await planned(root, plan, 2000);
+    next = await planned(root, plan, OFFER_MS);
     say(`it changes ${changesOf(plan, next) || "no file"}`);
   } catch {
     // the update asks again, and says why
