@@ -36,7 +36,7 @@ class Packed(Demonstration):
     figure: str = "best sum of radii"
     arms: tuple[Arm, ...] = (
         Arm("entropic", knobs={"algorithm": "entropic"}),
-        # Its own pull, chosen as that of serve.yaml from the same grid: its advantages are smaller.
+        # Its own pull, chosen as that of serve.yaml: its advantages are smaller.
         Arm(
             "mean",
             "the mean of a group as its baseline",
