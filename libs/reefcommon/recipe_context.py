@@ -1,6 +1,6 @@
 """What a recipe may use: models, durable state, programs, time, the gateway."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -90,6 +90,18 @@ class Outcome:
     seconds: float = 0.0
 
 
+class RunProgram(Protocol):
+    def __call__(
+        self,
+        program: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Awaitable[Outcome]:
+        """Run a Python program in a sandbox: own folder, no network, bounded. See `Limits`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialResult:
     """A candidate's results on a minibatch, by task: mean scores, first answers, words on these."""
@@ -115,15 +127,8 @@ class Context(Protocol):
 
     def now(self) -> datetime: ...
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
-    ) -> Outcome:
-        """Run a Python program in a sandbox: own folder, no network, bounded. See `Limits`."""
+    @property
+    def run(self) -> RunProgram: ...
 
     async def trial(
         self,

@@ -2,9 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Places:
+    """A semaphore for whichever event loop asks: a recipe may get a new loop."""
+
+    count: int
+    _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    def here(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if self._room is None or self._room[0] is not loop:
+            self._room = (loop, asyncio.Semaphore(self.count))
+        return self._room[1]
 
 
 async def limited(

@@ -1,7 +1,7 @@
 """Retries with a growing delay, for every loop that waits for an outside system."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+MAX_RETRY_AFTER_S = 30.0
 AWAY = (Transient, KafkaError, OSError)
 """Errors that say that an outside system does not answer now."""
 
@@ -37,6 +38,14 @@ class RetryPolicy:
 
     def exhausted(self, failures: int) -> bool:
         return bool(self.max_attempts) and failures >= self.max_attempts
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Return the seconds that an answer asks to wait, within bounds; 0 if it states a date."""
+    try:
+        return min(max(float(headers.get("retry-after", 0)), 0.0), MAX_RETRY_AFTER_S)
+    except ValueError:
+        return 0.0
 
 
 async def retried(

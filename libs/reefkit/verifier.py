@@ -1,24 +1,20 @@
 """Calls of a verifier: in threads of its own, with a time limit, after the program has run."""
 
-import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.evaluator import Evaluator, Runner, Scored, ScoreFunction, Task, as_scored
-from reefcommon.recipe_context import Limits, Outcome
+from reefcommon.recipe_context import Outcome, RunProgram
 from reefkit.jobs.faults import MAX_HANGING, BoundedCall, StepTimeout, place_of
+from reefkit.limited import Places
 
 
 class VerifierFailed(Poison):
     """The verifier gave no number in time. This is never a score."""
-
-
-class RunProgram(Protocol):
-    def __call__(self, program: str, *, limits: Limits | None = None) -> Awaitable[Outcome]: ...
 
 
 @dataclass(slots=True)
@@ -38,7 +34,7 @@ class Verifier:
     runner: Runner | None = None
     _call: BoundedCall[list[Scored]] = field(init=False)
     _late: list[threading.Event] = field(default_factory=list)
-    _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+    _places: Places = field(default_factory=lambda: Places(MAX_HANGING // 2))
 
     def __post_init__(self) -> None:
         self._call = BoundedCall(f"{self.name}: verifier", self.limit_s)
@@ -86,7 +82,7 @@ class Verifier:
             finally:
                 ended.set()
 
-        async with self._at_once():
+        async with self._places.here():
             self._late = [late for late in self._late if not late.is_set()]
             # A thread cannot be stopped. After one that hangs no further is lost: the comparison
             # has failed anyway.
@@ -101,13 +97,6 @@ class Verifier:
                 raise
             except Exception as error:  # its author's code: a failure of it is never a score
                 raise VerifierFailed(f"the verifier failed: {_said(error)}") from error
-
-    def _at_once(self) -> asyncio.Semaphore:
-        # A semaphore belongs to a loop, and a recipe may get a new one.
-        loop = asyncio.get_running_loop()
-        if self._room is None or self._room[0] is not loop:
-            self._room = (loop, asyncio.Semaphore(MAX_HANGING // 2))
-        return self._room[1]
 
 
 def _said(error: Exception) -> str:

@@ -8,8 +8,8 @@ from math import fsum
 
 from reefcommon.config_sections import SERVED, ModelEndpoint
 from reefcommon.errors import Poison, Transient
-from reefcommon.evaluator import Scored, Task
-from reefcommon.events import AgentRun, CandidateProposed, Release, TaskResult
+from reefcommon.evaluator import Task
+from reefcommon.events import AgentRun, CandidateProposed, Release
 from reefcommon.harness.admission import Adapter
 from reefcommon.harness.trajectory import AgentOutcome, told
 from reefcommon.kinds import KINDS
@@ -22,19 +22,10 @@ from reefkit.limited import limited
 from reefkit.recipes.endpoint import key_of
 from reefkit.retry import GaveUp, RetryPolicy, retried
 from reefkit.verifier import Verifier, VerifierFailed
-from services.evaluator.episodes import BACKGROUND, EPISODES, Evidence, Side
+from services.evaluator.episodes import BACKGROUND, EPISODES, Episode, Evidence, Side, task_result
 from services.evaluator.plans import Plans
 
 MAX_ANSWER_CHARS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A side's run on a task: its score, or the `failure`."""
-
-    outcome: AgentOutcome | None = None
-    scored: Scored | None = None
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +77,13 @@ class AgentEpisodes:
             for number, side in order
         ]
         runs = await limited(section.at_once, jobs)
-        by_task: list[tuple[list[_Run], list[_Run]]] = [([], []) for _ in tasks]
+        by_task: list[tuple[list[Episode], list[Episode]]] = [([], []) for _ in tasks]
         for (number, side), run in zip(order, runs, strict=True):
             by_task[number][side].append(run)
-        results = tuple(_result(task, *both) for task, both in zip(tasks, by_task, strict=True))
+        results = tuple(
+            task_result(task.name, *map(_together, both))
+            for task, both in zip(tasks, by_task, strict=True)
+        )
         return Evidence(results, tuple(run.failure for run in runs if run.failure))
 
     def _seat(
@@ -116,7 +110,7 @@ class AgentEpisodes:
         seat = Seat(upstream, candidate.scenario, self.model)
         return replace(seat, context_tokens=context_tokens) if context_tokens else seat
 
-    async def _run(self, task: Task, side: Side, seat: Seat, verifier: Verifier) -> _Run:
+    async def _run(self, task: Task, side: Side, seat: Seat, verifier: Verifier) -> Episode:
         async def run() -> AgentOutcome:
             return await self.runner.run(task, side.tree, seat)
 
@@ -125,14 +119,15 @@ class AgentEpisodes:
             outcome = await retried(run, self.retry, failures, name="episode")
         except GaveUp as error:
             EPISODES.labels("failed").inc()
-            return _Run(failure=f"{task.name}: {self.adapter.name}: {error}")
+            return Episode(None, failure=f"{task.name}: {self.adapter.name}: {error}")
+        worked = Episode(None, outcome.text[:MAX_ANSWER_CHARS], run=_seen(outcome))
         try:
             (scored,) = await verifier.scores(task, [outcome])
         except VerifierFailed as error:
             EPISODES.labels("failed").inc()
-            return _Run(outcome, failure=f"{task.name}: {error}")
+            return replace(worked, failure=f"{task.name}: {error}")
         EPISODES.labels("scored").inc()
-        return _Run(outcome, scored)
+        return replace(worked, score=scored.number, words=scored.words)
 
 
 def agent_episodes(
@@ -154,33 +149,14 @@ def agent_episodes(
     return AgentEpisodes(runner, gateway, system.model_name, system.engine_api_key, retry)
 
 
-def _result(task: Task, ours: Sequence[_Run], heads: Sequence[_Run]) -> TaskResult:
-    return TaskResult(
-        task=task.name,
-        candidate=_mean(ours),
-        head=_mean(heads),
-        candidate_answer=_answer(ours[0]),
-        head_answer=_answer(heads[0]),
-        candidate_words=ours[0].scored.words if ours[0].scored else "",
-        head_words=heads[0].scored.words if heads[0].scored else "",
-        candidate_run=_seen(ours[0]),
-        head_run=_seen(heads[0]),
-    )
+def _together(runs: Sequence[Episode]) -> Episode:
+    """Return the first of a side's runs on a task, with the mean score of all."""
+    numbers = [run.score for run in runs if run.score is not None]
+    mean = fsum(numbers) / len(numbers) if len(numbers) == len(runs) else None
+    return replace(runs[0], score=mean)
 
 
-def _mean(runs: Sequence[_Run]) -> float | None:
-    numbers = [run.scored.number for run in runs if run.scored is not None]
-    return fsum(numbers) / len(numbers) if len(numbers) == len(runs) else None
-
-
-def _answer(run: _Run) -> str:
-    return run.outcome.text[:MAX_ANSWER_CHARS] if run.outcome is not None else ""
-
-
-def _seen(run: _Run) -> AgentRun | None:
-    outcome = run.outcome
-    if outcome is None:
-        return None
+def _seen(outcome: AgentOutcome) -> AgentRun:
     whole = repr([(step.role, step.text, step.calls) for step in outcome.steps])
     return AgentRun(
         status=outcome.status,

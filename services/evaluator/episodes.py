@@ -12,7 +12,7 @@ from prometheus_client import Counter
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison, Transient
 from reefcommon.evaluator import Task
-from reefcommon.events import TaskResult
+from reefcommon.events import AgentRun, TaskResult
 from reefcommon.harness.delivery import episode_messages
 from reefcommon.harness.tree import Tree
 from reefcommon.serving import ServingNode
@@ -61,12 +61,27 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A side's answers to a task: their mean score, or the `failure`; the first and its words."""
+    """A side's work on a task: its mean score, or the `failure`; the first answer, its words."""
 
     score: float | None
     answer: str = ""
     failure: str = ""
     words: str = ""
+    run: AgentRun | None = None
+
+
+def task_result(task: str, ours: Episode, heads: Episode) -> TaskResult:
+    return TaskResult(
+        task=task,
+        candidate=ours.score,
+        head=heads.score,
+        candidate_answer=ours.answer,
+        head_answer=heads.answer,
+        candidate_words=ours.words,
+        head_words=heads.words,
+        candidate_run=ours.run,
+        head_run=heads.run,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +108,7 @@ class Episodes:
             seed = seed_of(candidate_id, task.name)
             run = partial(self._episode, node, task, verifier, sampling, seed)
             ours, heads = await asyncio.gather(*(run(side) for side in sides))
-            result = TaskResult(
-                task=task.name,
-                candidate=ours.score,
-                head=heads.score,
-                candidate_answer=ours.answer,
-                head_answer=heads.answer,
-                candidate_words=ours.words,
-                head_words=heads.words,
-            )
+            result = task_result(task.name, ours, heads)
             return result, [episode.failure for episode in (ours, heads) if episode.failure]
 
         pairs = await limited(self.pairs_at_once, [partial(pair, task) for task in tasks])

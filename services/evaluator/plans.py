@@ -13,10 +13,11 @@ from reefcommon.evaluation import ChosenPlan, bound, choose, named_object, score
 from reefcommon.evaluator import BadTask, Evaluator, Runner, Task, as_tasks, implements
 from reefcommon.events import CandidateProposed
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
+from reefcommon.recipe_context import RunProgram
 from reefcommon.recipe_loading import load_recipe
 from reefkit.episodes.runner import check_section
 from reefkit.jobs.faults import called_within, last_lines
-from reefkit.verifier import RunProgram, Verifier
+from reefkit.verifier import Verifier
 from services.evaluator.domain.policies import Rule
 
 MAX_TASKS = 100_000

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reefcommon.evaluator import Evaluator, Scored, implements
-from reefcommon.events import CandidateProposed, Evaluation, Release, TaskResult, Verdict
+from reefcommon.events import CandidateProposed, Evaluation, Release, Verdict
 from reefkit.verifier import VerifierFailed
 from services.evaluator.bench import Bench, DoesNotServe
+from services.evaluator.episodes import Episode, task_result
 from services.evaluator.plans import Plan
 
 EXACT = "one exact number against another"
@@ -71,13 +72,7 @@ def _evaluation(ruling: _Ruling, head: Release, *, exact: bool) -> Evaluation:
     difference = ours.number - heads.number if ours is not None and heads is not None else 0.0
     if exact and ruling.verdict == "select" and pair:
         strength = "strong"
-    result = TaskResult(
-        task=TASK,
-        candidate=ours.number if ours else None,
-        head=heads.number if heads else None,
-        candidate_words=ours.words if ours else "",
-        head_words=heads.words if heads else "",
-    )
+    result = task_result(TASK, _side(ours), _side(heads))
     return Evaluation(
         verdict=ruling.verdict,
         policy="strictly_better",
@@ -94,3 +89,7 @@ def _evaluation(ruling: _Ruling, head: Release, *, exact: bool) -> Evaluation:
         strength=strength,
         tasks=(result,) if ours else (),
     )
+
+
+def _side(scored: Scored | None) -> Episode:
+    return Episode(scored.number, words=scored.words) if scored is not None else Episode(None)

@@ -14,10 +14,9 @@ import orjson
 from reefcommon.config_sections import ModelEndpoint
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.recipe_context import ModelFailed, Reply
-from reefkit.retry import RetryPolicy
+from reefkit.retry import RetryPolicy, retry_after_s
 
 TRIES = RetryPolicy(0.5, 8.0, 3)
-MAX_RETRY_AFTER_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_TOKENS_STATED = 10**9
 # The fault is of the address, the key, the name or the account, not of the request.
@@ -115,7 +114,7 @@ class Endpoint:
                 text += piece
                 if len(text) > MAX_ANSWER_BYTES:
                     raise ModelFailed(f"model {self.name} gives an answer without end")
-            return response.status_code, _retry_after(response), bytes(text)
+            return response.status_code, retry_after_s(response.headers), bytes(text)
 
     def _check(self, status: int, text: bytes, reason: str) -> None:
         """Raises ModelAway or ModelFailed if another try cannot help."""
@@ -225,13 +224,6 @@ def _unsupported(text: bytes) -> str:
         return str(error.get("param") or "") if told else ""
     except (ValueError, LookupError, TypeError, AttributeError):
         return ""
-
-
-def _retry_after(response: httpx.Response) -> float:
-    try:
-        return min(max(float(response.headers.get("retry-after", 0)), 0.0), MAX_RETRY_AFTER_S)
-    except ValueError:  # a date
-        return 0.0
 
 
 def key_of(name: str, entry: ModelEndpoint) -> str:

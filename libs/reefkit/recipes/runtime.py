@@ -5,18 +5,17 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from reefcommon.config_sections import SERVED, EvaluationSection
 from reefcommon.errors import BadConfig
-from reefcommon.evaluator import ScoreFunction
 from reefcommon.events import Event, Release
 from reefcommon.harness.tree import Tree
 from reefcommon.recipe import Recipe
-from reefcommon.recipe_context import Limits, Model, Outcome, TrialResult
+from reefcommon.recipe_context import Model, Outcome, RunProgram, TrialResult
 from reefkit.jobs.recipe_store import Effects
 from reefkit.jobs.store import JobStore
+from reefkit.limited import Places
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.host_ends import HostEnds
 from reefkit.recipes.models import Caller, Exchange, ModelPool, Models
@@ -32,14 +31,8 @@ MAX_DIALOGUE, MAX_TEXT_CHARS = 64, 4_000
 class Programs(Protocol):
     """The sandbox of a host. Thread-safe."""
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
-    ) -> Outcome: ...
+    @property
+    def run(self) -> RunProgram: ...
 
     def describe(self) -> str:
         """Return the isolation in use, for `/status`."""
@@ -51,22 +44,14 @@ class OwnPrograms:
 
     programs: Programs
     at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
-    _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+    _places: Places = field(init=False)
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
-    ) -> Outcome:
-        # A semaphore belongs to a loop, and a recipe may get a new one.
-        loop = asyncio.get_running_loop()
-        if self._room is None or self._room[0] is not loop:
-            self._room = (loop, asyncio.Semaphore(self.at_once))
-        async with self._room[1]:
-            return await self.programs.run(program, stdin=stdin, files=files, limits=limits)
+    def __post_init__(self) -> None:
+        self._places = Places(self.at_once)
+
+    async def run(self, program: str, **options: Any) -> Outcome:
+        async with self._places.here():
+            return await self.programs.run(program, **options)
 
     def describe(self) -> str:
         return self.programs.describe()
@@ -114,33 +99,18 @@ class RecipeContext:
     def now(self) -> datetime:
         return self.services.clock()
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
-    ) -> Outcome:
+    @property
+    def run(self) -> RunProgram:
         """Raises BadConfig if this host runs no programs."""
-        programs = self.services.programs
-        if programs is None:
+        if self.services.programs is None:
             raise BadConfig("this host runs no programs of recipes")
-        return await programs.run(program, stdin=stdin, files=files, limits=limits)
+        return self.services.programs.run
 
     async def trial(
-        self,
-        candidates: Sequence[Tree],
-        tasks: Sequence[Any],
-        *,
-        score: ScoreFunction | None = None,
-        samples: int = 1,
-        seed: int = 0,
-        **params: Any,
+        self, candidates: Sequence[Tree], tasks: Sequence[Any], **options: Any
     ) -> list[TrialResult]:
-        minibatches, served = self.services.minibatches[self.caller.binding], self.models[SERVED]
-        call = partial(minibatches.trial, served, candidates, tasks, score=score)
-        return await call(samples=samples, seed=seed, **params)
+        minibatches = self.services.minibatches[self.caller.binding]
+        return await minibatches.trial(self.models[SERVED], candidates, tasks, **options)
 
     def effects(self) -> Effects:
         """Return the traces of the call, to be saved with its result."""

@@ -12,13 +12,12 @@ import structlog
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.recipe_context import ModelFailed
-from reefkit.retry import RetryPolicy
+from reefkit.retry import RetryPolicy, retry_after_s
 
 log = structlog.get_logger()
 
 RECEIPT, RELEASE, SCENARIO = "x-reef-agent-record-id", "x-reef-release-id", "x-reef-scenario"
 TRIES = RetryPolicy(0.25, 15.0)
-MAX_RETRY_AFTER_S = 30.0
 _TAG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 # The token, the scenario or the address is wrong: a person mends it. The seeker waits.
 _SETUP = {401, 403, 404}
@@ -119,7 +118,7 @@ class SeekClient:
                 if not _comes_again(answer):
                     self.waits = ""
                     return answer
-                reason, wait_s = _reason(answer), _retry_after(answer)
+                reason, wait_s = _reason(answer), retry_after_s(answer.headers)
             failures += 1
             if reason != self.waits:
                 log.warning("seeker_waits", path=path, reason=reason)
@@ -187,10 +186,3 @@ def _code(answer: httpx.Response) -> str:
 def _reason(answer: httpx.Response) -> str:
     words = str(_error(answer).get("message") or answer.text[:200])
     return f"{words} (HTTP {answer.status_code})"
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    try:
-        return min(max(float(answer.headers.get("retry-after", 0)), 0.0), MAX_RETRY_AFTER_S)
-    except ValueError:  # a date
-        return 0.0

@@ -20,10 +20,10 @@ from reefcommon.harness.admission import CHAT, Adapter, check_tree
 from reefcommon.harness.delivery import episode_messages
 from reefcommon.harness.tree import Tree
 from reefcommon.recipe import Recipe
-from reefcommon.recipe_context import Model, ModelFailed, TrialResult
+from reefcommon.recipe_context import Model, ModelFailed, RunProgram, TrialResult
 from reefcommon.statistics import independent_seed
 from reefkit.limited import limited
-from reefkit.verifier import RunProgram, Verifier
+from reefkit.verifier import Verifier
 
 PURPOSE = "trial"
 AT_ONCE = 16
