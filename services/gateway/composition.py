@@ -20,7 +20,7 @@ from services.gateway.control.rejections import Rejections
 from services.gateway.control.scenarios import Scenarios
 from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Access
-from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.headers import HeaderLimits
 from services.gateway.domain.heads import HeadTable
 from services.gateway.domain.memory import Memory
 from services.gateway.domain.recent import Recent
@@ -130,7 +130,7 @@ def assemble(
         bodies=BodyReader(settings.max_body_bytes, settings.body_timeout_s),
         memory=Memory(settings.memory_budget_bytes),
         stopping=Stopping(settings.drain_s),
-        head=HeadLimits(settings.max_headers, settings.max_header_bytes),
+        headers=HeaderLimits(settings.max_headers, settings.max_header_bytes),
         limits=Limits(ports.buckets) if access.limited else None,
     )
     fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)

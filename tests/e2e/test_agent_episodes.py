@@ -6,8 +6,8 @@ import pytest
 
 from recipes.harness_evolve.examples.labels.model import reply
 from recipes.harness_evolve.examples.labels.task import ORDERS, labelled
+from recipes.reflection.examples.server import serving
 from reefcli.demo.harness.acts import GOOD
-from reefcli.demo.scripted import serving
 from reefcommon.config_agent import AgentSection
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.evaluator import as_task
@@ -38,7 +38,7 @@ async def test_pi_obeys_a_skill_and_a_dead_model_is_no_score(
             pytest.skip(f"npm has no package: {error}")
         raise
     task = as_task(ORDERS[0], 0)
-    async with serving(reply) as url:
+    with serving(reply) as url:
         seat = Seat(Upstream(url), "default", "reef")
         done = await runner.run(task, (Entry("s", "skill", SKILL),), seat)
         assert labelled(ORDERS[0], done) == (1.0, "label.txt has '3 x OSLO'")

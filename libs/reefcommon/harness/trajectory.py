@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from reefcommon.surrogates import whole
+
 MAX_LINE_CHARS = 160
 FIRST_LINES, LAST_LINES = 10, 5
 
@@ -92,15 +94,4 @@ def json_lines(text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            yield _whole(value) if "\\ud" in line.lower() else value
-
-
-def _whole(value: Any) -> Any:
-    # Half of a surrogate pair, as a cut answer has, is in no event.
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {_whole(key): _whole(item) for key, item in value.items()}
-    return value
+            yield whole(value) if "\\ud" in line.lower() else value

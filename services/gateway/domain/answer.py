@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
+from reefcommon.surrogates import whole
 from services.gateway.domain.exchange import Api, Asked, too_deep
-from services.gateway.domain.jsontext import dumps, whole
+from services.gateway.domain.jsontext import dumps
 from services.gateway.domain.sse import DONE
 
 

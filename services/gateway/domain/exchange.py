@@ -158,12 +158,7 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
     Raises:
         ApiError: not JSON, or a field that Reef reads has the wrong type.
     """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise invalid(None, f"The request body is not valid JSON: {error}.") from None
-    if not isinstance(body, dict):
-        raise invalid(None, "The request body must be a JSON object.")
+    body = json_object(raw)
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise invalid("model", "'model' must be a string.")
@@ -178,6 +173,17 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
     else:
         _check_input(body)
     check_depth(raw, body)
+    return body
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Decode a request body. Raises ApiError if it is no JSON object."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise invalid(None, f"The request body is not valid JSON: {error}.") from None
+    if not isinstance(body, dict):
+        raise invalid(None, "The request body must be a JSON object.")
     return body
 
 

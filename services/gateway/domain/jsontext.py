@@ -27,16 +27,5 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def whole(value: Any) -> Any:
-    """Join the halves of surrogate pairs; a single half becomes U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [whole(item) for item in value]
-    if isinstance(value, dict):
-        return {whole(key): whole(item) for key, item in value.items()}
-    return value
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")

@@ -34,54 +34,53 @@ INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
 _NO_TOKENS: dict[str, list[Any]] = {"token_ids": [], "logprobs": [], "weight_versions": []}
 
 
-def body_of(x: Exchange, end: Ending) -> bytes:
+def body_of(exchange: Exchange, end: Ending) -> bytes:
     """Return request and response as a JSON object, if they are too large for the event."""
-    return orjson.dumps(
-        {"request": orjson.Fragment(x.raw), "response": orjson.Fragment(end.response or b"null")}
-    )
+    request, response = (orjson.Fragment(part) for part in (exchange.raw, end.response or b"null"))
+    return orjson.dumps({"request": request, "response": response})
 
 
-def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
+def event_of(exchange: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
     """Return the event as bytes. Request and response are embedded as they were sent."""
     # By hand: a model would validate what was just made, and encode bodies a second time.
     event: dict[str, Any] = {
         "type": "inference.recorded.v1",
-        "event_id": x.record_id,
+        "event_id": exchange.record_id,
         "at": datetime.fromtimestamp(end.at, UTC),
-        "scenario": x.scenario,
-        "traceparent": x.traceparent,
-        "api": x.api,
+        "scenario": exchange.scenario,
+        "traceparent": exchange.traceparent,
+        "api": exchange.api,
         "outcome": end.outcome,
-        "tags": x.tags,
-        "model": x.model,
-        "engine": x.engine,
+        "tags": exchange.tags,
+        "model": exchange.model,
+        "engine": exchange.engine,
         "status": end.status,
         "stream": end.stream,
         "duration_ms": end.duration_ms,
     }
-    if x.session_tag is not None:
-        event["session_tag"] = x.session_tag
-    if x.session_end:
+    if exchange.session_tag is not None:
+        event["session_tag"] = exchange.session_tag
+    if exchange.session_end:
         event["session_end"] = True
-    if x.caller:
-        event["caller"] = x.caller
-    if x.release is not None:
-        event["release_id"] = x.release.release_id
-        if not x.provider and x.release.load_id:
-            event["load_id"] = x.release.load_id
-            event["loads"] = x.loads or x.release.loads
-    if x.dialect:
-        event["dialect"] = x.dialect
-    if x.harness is not None:
-        event["harness"] = x.harness.model_dump()
-    if x.digest is not None:
-        event["idempotency_digest"] = x.digest
+    if exchange.caller:
+        event["caller"] = exchange.caller
+    if exchange.release is not None:
+        event["release_id"] = exchange.release.release_id
+        if not exchange.provider and exchange.release.load_id:
+            event["load_id"] = exchange.release.load_id
+            event["loads"] = exchange.loads or exchange.release.loads
+    if exchange.dialect:
+        event["dialect"] = exchange.dialect
+    if exchange.harness is not None:
+        event["harness"] = exchange.harness.model_dump()
+    if exchange.digest is not None:
+        event["idempotency_digest"] = exchange.digest
     if claim is not None:
         event["body_ref"] = claim.model_dump()
     else:
-        event["request"] = orjson.Fragment(x.raw)
+        event["request"] = orjson.Fragment(exchange.raw)
     _add_ending(event, end, whole=claim is None)
-    if x.provider and end.captured is not None:
+    if exchange.provider and end.captured is not None:
         # Tokens of another model: nothing may train on them.
         event["prompt_token_ids"] = []
         event["completions"] = [{**one, **_NO_TOKENS} for one in end.captured.completions]

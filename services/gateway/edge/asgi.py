@@ -18,7 +18,7 @@ from services.gateway.domain.access import Grant
 from services.gateway.domain.dialects import COUNT_TOKENS
 from services.gateway.domain.errors import ApiError, invalid, no_scenario
 from services.gateway.domain.exchange import HOT, INFERENCE, REPORT, Exchange
-from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.headers import HeaderLimits
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
 from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
@@ -53,7 +53,7 @@ class Edge:
     bodies: BodyReader
     memory: Memory
     stopping: Stopping
-    head: HeadLimits = field(default_factory=HeadLimits)
+    headers: HeaderLimits = field(default_factory=HeaderLimits)
     limits: Limits | None = None  # if no requests are counted
     translation: Translation = field(init=False)
     control: ASGIApp = field(init=False)
@@ -70,7 +70,7 @@ class Edge:
         dialect = DIALECTS.get(path)
         out = AsgiOutlet(send) if dialect is None else DialectOutlet(send, dialect)
         handle: Handle = self._control
-        refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
+        refusal = self.headers.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
         hot = refusal is None and path in HOT and scope["method"] == "POST"
         if refusal is not None:
             handle = partial(_refuse, refusal)

@@ -6,7 +6,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from reefkit.http1 import DeclineUpgrades
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.head import head_too_large
+from services.gateway.domain.headers import headers_too_large
 
 
 class BoundedHeads(DeclineUpgrades):
@@ -33,7 +33,7 @@ class BoundedHeads(DeclineUpgrades):
             return
         self._head_bytes += len(data)
         if self._head_bytes > self.max_head_bytes:
-            self._refuse(head_too_large(self.max_head_bytes))
+            self._refuse(headers_too_large(self.max_head_bytes))
         elif self._timer is None:
             self._timer = self.loop.call_later(self.head_timeout_s, self._late)
 

@@ -23,39 +23,40 @@ class Spans:
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("services.gateway")
 
-    def start(self, x: Exchange) -> Span:
+    def start(self, exchange: Exchange) -> Span:
         """Continue the caller's trace.
 
         The exchange carries the new span as its parent from here on.
         """
-        operation = _OPERATIONS[x.api]
-        parent = _W3C.extract({"traceparent": x.traceparent}) if x.traceparent else None
+        operation = _OPERATIONS[exchange.api]
+        trace, model = exchange.traceparent, exchange.asked.model or exchange.model
+        parent = _W3C.extract({"traceparent": trace}) if trace else None
         span = self._tracer.start_span(
-            f"{operation} {x.asked.model or x.model}",
+            f"{operation} {model}",
             context=parent,
             kind=SpanKind.SERVER,
             attributes={
                 "reef.service": "gateway",
-                "reef.scenario": x.scenario,
-                "reef.record_id": x.record_id,
+                "reef.scenario": exchange.scenario,
+                "reef.record_id": exchange.record_id,
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "reef",
-                "gen_ai.request.model": x.asked.model or x.model,
+                "gen_ai.request.model": model,
             },
         )
         context = span.get_span_context()
         ids = f"{context.trace_id:032x}-{context.span_id:016x}"
-        x.traceparent = f"00-{ids}-{context.trace_flags & 1:02x}"
+        exchange.traceparent = f"00-{ids}-{context.trace_flags & 1:02x}"
         return span
 
-    def end(self, span: Span, x: Exchange, end: Ending | None) -> None:
+    def end(self, span: Span, exchange: Exchange, end: Ending | None) -> None:
         """End the span with the outcome. It holds no text of messages."""
         found: dict[str, Any] = {
-            "gen_ai.conversation.id": x.session_tag,
-            "reef.release_id": x.release.release_id if x.release is not None else None,
+            "gen_ai.conversation.id": exchange.session_tag,
+            "reef.release_id": exchange.release.release_id if exchange.release else None,
         }
         if end is not None:
-            found["gen_ai.response.model"] = x.model
+            found["gen_ai.response.model"] = exchange.model
             found["reef.outcome"] = end.outcome
             found["http.response.status_code"] = end.status
         if end is not None and end.captured is not None:

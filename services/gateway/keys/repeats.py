@@ -43,52 +43,53 @@ class Repeats:
     _running: dict[str, SharedAnswer] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def answer(self, x: Exchange, out: Outlet, watch: Watch) -> None:
+    async def answer(self, exchange: Exchange, out: Outlet, watch: Watch) -> None:
         """Answer a keyed exchange: do it, join it, or send its kept answer.
 
         Raises ApiError, ClientGone.
         """
         async with watch:
-            shared = await self._shared(x)
+            shared = await self._shared(exchange)
             if isinstance(shared, KeyEntry):
                 await _replay(shared, out)
                 return
             try:
                 await shared.follow(out)
             finally:
-                shared.without(x)
+                shared.without(exchange)
 
-    async def _shared(self, x: Exchange) -> SharedAnswer | KeyEntry:
-        assert x.digest is not None
-        entry = KeyEntry(x.digest, "inference", x.scenario, x.shard, owner=time_ordered_hex())
+    async def _shared(self, exchange: Exchange) -> SharedAnswer | KeyEntry:
+        assert exchange.digest is not None
+        scenario, shard, owner = exchange.scenario, exchange.shard, time_ordered_hex()
+        entry = KeyEntry(exchange.digest, "inference", scenario, shard, owner=owner)
         deadline = asyncio.get_running_loop().time() + self.wait_s
         while True:
-            running = self._running.get(x.record_id)
+            running = self._running.get(exchange.record_id)
             if running is not None:
-                _same(running.exchange.digest, x)
+                _same(running.exchange.digest, exchange)
                 if await asyncio.shield(running.decided):
                     metrics.REPEATS.inc()
                     return running
             else:
-                existing = await self._try(x, entry)
+                existing = await self._try(exchange, entry)
                 if isinstance(existing, SharedAnswer):
                     return existing
-                _same(existing.digest if existing.kind == "inference" else None, x)
+                _same(existing.digest if existing.kind == "inference" else None, exchange)
                 if existing.state == "done":
                     metrics.REPEATS.inc()
                     return existing
             if asyncio.get_running_loop().time() > deadline:
-                words = f"The exchange {x.record_id!r} is still under way."
+                words = f"The exchange {exchange.record_id!r} is still under way."
                 raise ApiError(503, words, code="in_progress", retry_after_s=5)
             await asyncio.sleep(POLL_S)
 
-    async def _try(self, x: Exchange, entry: KeyEntry) -> SharedAnswer | KeyEntry:
-        key, shared, mine = x.record_id, SharedAnswer(x), False
+    async def _try(self, exchange: Exchange, entry: KeyEntry) -> SharedAnswer | KeyEntry:
+        key, shared, mine = exchange.record_id, SharedAnswer(exchange), False
         until = asyncio.get_running_loop().time() + self.lease_s
         # before the first await: the next request in this process joins
         self._running[key] = shared
         try:
-            existing = await self._claim(x, entry)
+            existing = await self._claim(exchange, entry)
             mine = existing is None
         finally:
             shared.decided.set_result(mine)
@@ -97,14 +98,14 @@ class Repeats:
         if existing is not None:
             return existing
         lease = Lease(self.store, key, entry, self.lease_s, until)
-        x.still_mine = lease.held
-        task = asyncio.get_running_loop().create_task(self._work(x, shared, lease))
+        exchange.still_mine = lease.held
+        task = asyncio.get_running_loop().create_task(self._work(exchange, shared, lease))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return shared
 
-    async def _claim(self, x: Exchange, entry: KeyEntry) -> KeyEntry | None:
-        key = x.record_id
+    async def _claim(self, exchange: Exchange, entry: KeyEntry) -> KeyEntry | None:
+        key = exchange.record_id
         deadline = self.keys.deadline()
         while True:
             try:
@@ -124,13 +125,15 @@ class Repeats:
                 await self._undo(key, entry, ended_at)
                 await pause(error, deadline)
             else:
-                return None if found is None else await self._recorded(x, entry, ended_at, found)
+                if found is None:
+                    return None
+                return await self._recorded(exchange, entry, ended_at, found)
 
     async def _recorded(
-        self, x: Exchange, entry: KeyEntry, ended_at: float | None, found: dict[str, Any]
+        self, exchange: Exchange, entry: KeyEntry, ended_at: float | None, found: dict[str, Any]
     ) -> KeyEntry:
-        key, recorded = x.record_id, entry_of(found, x)
-        aborted = found.get("outcome") == "aborted" and recorded.digest == x.digest
+        key, recorded = exchange.record_id, entry_of(found, exchange)
+        aborted = found.get("outcome") == "aborted" and recorded.digest == exchange.digest
         if recorded.answer is not None and not aborted:
             await self._remember(key, recorded)
             return recorded
@@ -150,10 +153,10 @@ class Repeats:
         with absence_logged(key):
             await self.store.forget(key)
 
-    async def _work(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
+    async def _work(self, exchange: Exchange, shared: SharedAnswer, lease: Lease) -> None:
         renewal = asyncio.get_running_loop().create_task(lease.keep())
         try:
-            outcome = await self.inference.answer(x, shared, nullcontext())
+            outcome = await self.inference.answer(exchange, shared, nullcontext())
             await self._settle(outcome, shared, lease)
         except ApiError as error:
             shared.fail(error)
@@ -199,9 +202,9 @@ class Repeats:
         return len(left)
 
 
-def _same(digest: str | None, x: Exchange) -> None:
-    if digest != x.digest:
-        words = f"The receipt {x.record_id!r} was used before with another body."
+def _same(digest: str | None, exchange: Exchange) -> None:
+    if digest != exchange.digest:
+        words = f"The receipt {exchange.record_id!r} was used before with another body."
         raise ApiError(409, words, code="id_conflict", param=_HEADER)
 
 

@@ -83,12 +83,15 @@ class DurableLog:
 
     def _leave(self, reason: str) -> None:
         if self.direct:
-            self.direct = False
-            self._since = time.time()
-            self._back.clear()
-            self._away.set()
+            self._begin_to_spool()
             self.broker.let_go(reason)
             log.warning("broker_away", reason=reason, spool=self.spool.directory)
+
+    def _begin_to_spool(self) -> None:
+        self.direct = False
+        self._since = time.time()
+        self._back.clear()
+        self._away.set()
 
     async def watch(self) -> None:
         """Leave a broker whose addresses refuse connections; adopt the spools of dead gateways.
@@ -113,10 +116,7 @@ class DurableLog:
             return
         if waiting and self.direct:
             # Not `_leave`: the broker is there, and events on their way to it arrive.
-            self.direct = False
-            self._since = time.time()
-            self._back.clear()
-            self._away.set()
+            self._begin_to_spool()
 
     async def run(self) -> None:
         """When the broker is away, wait for it, relay, switch back. Runs for ever."""

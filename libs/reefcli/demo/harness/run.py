@@ -16,11 +16,11 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from recipes.harness_evolve.examples.labels.model import reply
+from recipes.reflection.examples.server import serving
 from reefcli.demo import report
 from reefcli.demo.harness.acts import agent_act, plain_act
 from reefcli.demo.harness.machine import Machine, missing
 from reefcli.demo.harness.stage import staged
-from reefcli.demo.scripted import serving
 from reefcli.demo.trial import forget
 from reefcli.errors import CommandFailed
 from reefcommon import config as serve_config
@@ -100,7 +100,7 @@ class HarnessDemo:
         if not acts:
             return
         async with contextlib.AsyncExitStack() as exits:
-            url = await exits.enter_async_context(serving(reply))
+            url = exits.enter_context(serving(reply))
             config = _changed(config, {"serving": {"engines": [url]}})
             options = Options(config_path=CONFIG, only=_ROLES)
             with view_for(self.console) as startup:

@@ -22,7 +22,7 @@ _ANSWERS = {"capital": "Paris.", "week": "Seven.", "colour": "Red.", "barks": "A
 Messages = Sequence[Mapping[str, Any]]
 
 
-def reply(messages: Messages) -> dict[str, Any]:
+def reply(messages: Messages, _seed: int = 0) -> dict[str, Any]:
     """Return the model's message: `content`, or `tool_calls`."""
     if text_of(messages[0]).startswith("You look after the harness"):
         return _said(_proposal("\n".join(map(text_of, messages[1:]))))

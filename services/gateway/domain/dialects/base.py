@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import orjson
 
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.exchange import check_depth, too_deep
+from services.gateway.domain.exchange import check_depth, json_object, too_deep
 from services.gateway.domain.jsontext import dumps
 
 Json = dict[str, Any]
@@ -123,12 +123,7 @@ class Dialect(ABC):
 
     def turn(self, raw: bytes, spelling: Spelling) -> Turn:
         """Read a request. Raises ApiError."""
-        try:
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise invalid(None, f"The request body is not valid JSON: {error}.") from None
-        if not isinstance(body, dict):
-            raise invalid(None, "The request body must be a JSON object.")
+        body = json_object(raw)
         check_depth(raw, body)
         chat = self.chat(body, spelling)
         stream = body.get("stream")

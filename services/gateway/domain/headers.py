@@ -17,7 +17,7 @@ _ONCE = frozenset({b"authorization", b"x-api-key", *_REEF})
 
 
 @dataclass(frozen=True, slots=True)
-class HeadLimits:
+class HeaderLimits:
     """The limits of a request's head."""
 
     headers: int = 100
@@ -31,7 +31,7 @@ class HeadLimits:
             words = f"The request has more than {self.headers} headers."
             return ApiError(431, words, code="headers_too_large")
         if sum([len(name) + len(value) for name, value in headers]) > self.size_bytes:
-            return head_too_large(self.size_bytes)
+            return headers_too_large(self.size_bytes)
         if len(path) + len(query) > self.size_bytes:
             words = f"The request's target has more than {self.size_bytes} bytes."
             return ApiError(414, words, code="target_too_large")
@@ -51,7 +51,7 @@ def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
     return None
 
 
-def head_too_large(limit_bytes: int) -> ApiError:
+def headers_too_large(limit_bytes: int) -> ApiError:
     """431: the headers are too large."""
     words = f"The request's headers have more than {limit_bytes} bytes."
     return ApiError(431, words, code="headers_too_large")
