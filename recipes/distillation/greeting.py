@@ -24,7 +24,7 @@ def greets(word: str, answer: str) -> float:
 def greeting(
     recipe: str,
     arms: tuple[Arm, ...],
-    judge: Callable[[Any, str], float],
+    reward: Callable[[Any, str], float],
     *,
     kind: type[Rewarded] = Rewarded,
     **stated: Any,
@@ -36,7 +36,7 @@ def greeting(
         config=Path(__file__).parents[1] / recipe / "examples" / "greeting" / "serve.yaml",
         arms=arms,
         training_tasks=TRAIN,
-        judge=judge,
+        reward=reward,
         max_tokens=6,
         minutes=3,
         **{"test_tasks": TEST, "goal": 0.8, **stated},

@@ -67,7 +67,7 @@ def by_session(
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Canary:
     http: httpx.AsyncClient
     scenario: str
     release_id: str
@@ -128,8 +128,8 @@ async def main() -> int:
     token = os.environ.get("REEF_TOKEN", "")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     async with httpx.AsyncClient(base_url=asked.url, headers=headers, timeout=60) as http:
-        trial = Trial(http, asked.scenario, asked.release_id, asked.share, asked.confidence)
-        return 1 if await trial.run() == "worse" else 0
+        canary = Canary(http, asked.scenario, asked.release_id, asked.share, asked.confidence)
+        return 1 if await canary.run() == "worse" else 0
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ class Rewarded(Demonstration):
     """
 
     training_tasks: tuple[Task, ...]
-    judge: Callable[[Any, str], float]
+    reward: Callable[[Any, str], float]
     attempts: int = 1
     told: str = ""
     _pool: list[float] = field(default_factory=list)
 
     def score(self, task: Task, answer: str) -> float:
-        return float(self.judge(task, answer))
+        return float(self.reward(task, answer))
 
     async def visit(self, stage: Stage, rng: random.Random) -> None:
         task = rng.choice(self.training_tasks)

@@ -22,7 +22,7 @@ def _smollm2() -> Demonstration:
         arms=ARMS,
         training_tasks=tasks.TRAIN,
         test_tasks=tasks.TEST,
-        judge=tasks.score,
+        reward=tasks.score,
         # The first word decides the reward; three tokens make a step short.
         max_tokens=3,
         batch=16,
@@ -44,7 +44,7 @@ def letters(recipe: str, config: Path, arms: tuple[Arm, ...], **stated: Any) -> 
         arms=arms,
         training_tasks=tasks.TRAIN,
         test_tasks=tasks.TEST,
-        judge=tasks.score,
+        reward=tasks.score,
         max_tokens=12,
         **{**usual, **stated},
     )

@@ -19,9 +19,9 @@ from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
 from services.evaluator.agent_episodes import agent_episodes
 from services.evaluator.bench import Bench
+from services.evaluator.comparer import Comparer
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers, Verdicts
-from services.evaluator.judge import Judge
 from services.evaluator.kafka_candidates import KafkaCandidates
 from services.evaluator.plans import Plans
 from services.evaluator.rechecks import Rechecks
@@ -50,12 +50,13 @@ def build(
     limits = settings.pairs_at_once, settings.scores_at_once, retry, settings.episode_within_s
     evidence, agents = RedisEvidence(outside.redis), agent_episodes(plans, system, retry)
     more = Episodes(*limits), evidence, agents, settings.joint_wait_s
-    judge = Judge(plans, outside.heads, bench, *more)
+    comparer = Comparer(plans, outside.heads, bench, *more)
     logs = (outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS))
     candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish
-    rechecks = Rechecks(judge, evidence, outside.events, outside.now)
-    given = (judge, evidence, candidates, partial(trials_lease, outside.redis), publish, rechecks)
+    rechecks = Rechecks(comparer, evidence, outside.events, outside.now)
+    lease = partial(trials_lease, outside.redis)
+    given = (comparer, evidence, candidates, lease, publish, rechecks)
     return Handlers(plans, evidence, Trials(*given, settings.long_wait_s, outside.now))
 
 

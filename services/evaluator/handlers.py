@@ -20,8 +20,8 @@ from reefcommon.events import (
 from reefcommon.ids import digest
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
+from services.evaluator.comparer import EvidenceStore
 from services.evaluator.domain.replay import held_out
-from services.evaluator.judge import EvidenceStore
 from services.evaluator.plans import Plans
 from services.evaluator.promotions import Promotions
 from services.evaluator.trials import Trials
@@ -45,7 +45,7 @@ class Verdicts:
         evaluation: Evaluation,
         partner: CandidateProposed | None = None,
     ) -> None:
-        """Publish the verdict on a candidate, and on the partner that was judged with it."""
+        """Publish the verdict on a candidate, and on the partner that was compared with it."""
         wins = evaluation.verdict == "select"
         if partner is None:
             await self._publish(candidate, evaluation)

@@ -12,8 +12,8 @@ class KafkaCandidates:
     evaluations: KafkaTopicLog
 
     async def read(self) -> tuple[list[CandidateProposed], list[CandidateEvaluated]]:
-        # The verdicts last: a candidate that is judged meanwhile must not look unjudged.
+        # The verdicts last: a candidate that is decided meanwhile must not look undecided.
         candidates = [e for e in await self.candidates.read() if isinstance(e, CandidateProposed)]
         verdicts = [e for e in await self.evaluations.read() if isinstance(e, CandidateEvaluated)]
-        judged = {verdict.candidate.event_id for verdict in verdicts}
-        return [one for one in candidates if one.event_id not in judged], verdicts
+        decided = {verdict.candidate.event_id for verdict in verdicts}
+        return [one for one in candidates if one.event_id not in decided], verdicts

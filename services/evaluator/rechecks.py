@@ -20,8 +20,8 @@ from reefcommon.events import CandidateProposed, Policy, Release, RollbackReques
 from reefcommon.ids import digest
 from reefkit.bus import EventPublisher
 from services.evaluator.bench import DoesNotServe
+from services.evaluator.comparer import Comparer
 from services.evaluator.domain.policies import Ruling, decide
-from services.evaluator.judge import Judge
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ _STRICT: tuple[Policy, ...] = ("score_comparison", "strictly_better", "paired_co
 class RecheckStore(Protocol):
     """Raises Unavailable."""
 
-    async def judged_with(self, scenario: str, head_id: str) -> int:
+    async def compared_with(self, scenario: str, head_id: str) -> int:
         """Return how many candidates were compared with a head."""
 
     async def rechecks(self, scenario: str, head_id: str) -> int: ...
@@ -43,31 +43,31 @@ class RecheckStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rechecks:
-    judge: Judge
+    comparer: Comparer
     store: RecheckStore
     events: EventPublisher
     now: Callable[[], datetime]
 
     async def due(self, scenario: str) -> tuple[Release, int] | None:
         """Return the head that must be compared again, and the turn, from 1."""
-        section = self.judge.plans.config.evaluation
+        section = self.comparer.plans.config.evaluation
         if not section.recheck_every and not section.recheck_after_s:
             return None
-        head = await self.judge.heads.head(scenario)
+        head = await self.comparer.heads.head(scenario)
         if head is None or head.kind != "harness" or head.operation == "rollback":
             return None
         turn = 1 + await self.store.rechecks(scenario, head.release_id)
-        verdicts = await self.store.judged_with(scenario, head.release_id)
+        verdicts = await self.store.compared_with(scenario, head.release_id)
         age_s = (self.now() - head.created_at).total_seconds()
         by_verdicts = 0 < section.recheck_every * turn <= verdicts
         by_age = 0 < section.recheck_after_s * turn <= age_s
         return (head, turn) if by_verdicts or by_age else None
 
     async def all_due(self) -> list[str]:
-        section = self.judge.plans.config.evaluation
+        section = self.comparer.plans.config.evaluation
         if not section.recheck_every and not section.recheck_after_s:
             return []
-        names = await self.judge.heads.scenarios()
+        names = await self.comparer.heads.scenarios()
         return [name for name in names if await self.due(name) is not None]
 
     async def run(self, scenario: str) -> None:
@@ -75,7 +75,7 @@ class Rechecks:
         if (found := await self.due(scenario)) is None:
             return
         head, turn = found
-        parent = await self.judge.heads.release(scenario, head.parent_id or "")
+        parent = await self.comparer.heads.release(scenario, head.parent_id or "")
         ruling = await self._compare(head, parent, turn) if parent is not None else None
         outcome: str = "not compared" if ruling is None else ruling.verdict
         if ruling is not None and parent is not None and ruling.verdict == "select":
@@ -99,13 +99,13 @@ class Rechecks:
             base_release_id=head.release_id,
             lineage=head.lineage,
         )
-        plan = await self.judge.with_promoted(
-            before, await asyncio.to_thread(self.judge.plans.plan, before)
+        plan = await self.comparer.with_promoted(
+            before, await asyncio.to_thread(self.comparer.plans.plan, before)
         )
         if not plan.tasks:
             return None
         try:
-            evidence = await self.judge.compare_tasks(before, head, plan)
+            evidence = await self.comparer.compare_tasks(before, head, plan)
         except DoesNotServe as error:
             return Ruling("evaluation_failed", f"could not be run: {error}")
         if evidence.failures:  # what could not be run is no loss

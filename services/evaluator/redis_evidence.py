@@ -91,14 +91,14 @@ class RedisEvidence:
         async with answering("waiting scenarios"):
             return sorted(str(name) for name in await self._redis.smembers(_WAITING))
 
-    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+    async def compared(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
         if evaluation.p_value is None:
             return
         key = _key(candidate.scenario, f"judged:{evaluation.head_release_id}")
         async with answering("judged candidate"):
             await self._redis.sadd(key, candidate.event_id)
 
-    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
+    async def others_compared(self, candidate: CandidateProposed, head: Release) -> int:
         async with answering("judged candidates"):
             key = _key(candidate.scenario, f"judged:{head.release_id}")
             return len(await self._redis.smembers(key) - {candidate.event_id})
@@ -117,7 +117,7 @@ class RedisEvidence:
         tasks = [PromotedTask.model_validate_json(text) for text in texts]
         return sorted(tasks, key=lambda task: task.id)
 
-    async def judged_with(self, scenario: str, head_id: str) -> int:
+    async def compared_with(self, scenario: str, head_id: str) -> int:
         async with answering("judged candidates"):
             return int(await self._redis.scard(_key(scenario, f"judged:{head_id}")))
 
@@ -143,7 +143,7 @@ class RedisEvidence:
 
 
 def trials_lease(redis: Redis, scenario: str) -> RedisLease:
-    """Return the right to judge the candidates of a scenario."""
+    """Return the right to try the candidates of a scenario."""
     return RedisLease(redis, f"trials:{scenario}")
 
 

@@ -27,7 +27,7 @@ class _Ruling:
     heads: Scored | None = None
 
 
-async def judge_solution(
+async def compare_solution(
     bench: Bench, plan: Plan, candidate: CandidateProposed, head: Release
 ) -> Evaluation:
     """Compare a solution with the head's. Raises Unavailable if the store does not answer."""

@@ -1,4 +1,4 @@
-"""Waiting candidates, judged in the background: scenarios side by side, each in turn."""
+"""Waiting candidates, tried in the background: scenarios side by side, each in turn."""
 
 #     candidate -> kept in the evidence store -> offset committed
 #               -> trial of its scenario -> verdict published -> forgotten
@@ -22,7 +22,7 @@ from reefcommon.errors import ReefError, Transient, Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation
 from reefkit.background import cancel
 from reefkit.redis_lease import RedisLease
-from services.evaluator.judge import EvidenceStore, Judge, failed
+from services.evaluator.comparer import Comparer, EvidenceStore, failed
 from services.evaluator.rechecks import Rechecks
 
 log = structlog.get_logger()
@@ -58,12 +58,12 @@ class WaitingCandidate:
 
 @dataclass(slots=True)
 class Trials:
-    """Judges waiting candidates. `lease`: the right to judge those of a scenario.
+    """Tries waiting candidates. `lease`: the right to try those of a scenario.
 
     A candidate that waits for longer than `long_wait_s` is logged once for each reason.
     """
 
-    judge: Judge
+    comparer: Comparer
     evidence: EvidenceStore
     candidates: CandidateLog
     lease: Callable[[str], RedisLease]
@@ -113,7 +113,7 @@ class Trials:
     async def find_lost(self) -> int:
         """Keep candidates again that only the log has; return their number. Raises Unavailable."""
         # A Redis that fails over may lose acknowledged writes, and the trainer would wait for ever.
-        kept: set[str] = set()  # before the log is read: they may be judged meanwhile
+        kept: set[str] = set()  # before the log is read: they may get a verdict meanwhile
         for scenario in await self.evidence.waiting_scenarios():
             kept |= {candidate.event_id for candidate in await self.evidence.waiting(scenario)}
         candidates, _ = await self.candidates.read()
@@ -132,7 +132,7 @@ class Trials:
         for candidate in candidates:
             await self.evidence.wait(candidate)
         for verdict in verdicts:
-            await self.evidence.judged(verdict.candidate, verdict.evaluation)
+            await self.evidence.compared(verdict.candidate, verdict.evaluation)
         await self.evidence.set_restored()
 
     async def settled(self) -> None:
@@ -152,10 +152,10 @@ class Trials:
         try:
             lease = self.lease(scenario)
             if await lease.taken():
-                self._waiting[scenario] = {}  # another process judges them, and shows them
+                self._waiting[scenario] = {}  # another process tries them, and shows them
             else:
                 async with lease.during(wait_s=0):
-                    await self._judge_all(scenario)
+                    await self._compare_all(scenario)
                     await self.rechecks.run(scenario)
             self._failing.pop(scenario, None)
         except Exception as error:  # `round` reports it; other scenarios go on
@@ -165,7 +165,7 @@ class Trials:
                 log.warning("trials_interrupted", scenario=scenario, reason=reason, exc_info=ours)
             self._failing[scenario] = reason
 
-    async def _judge_all(self, scenario: str) -> None:
+    async def _compare_all(self, scenario: str) -> None:
         # The newest first: it has learned from more samples. Those that arrive meanwhile count too.
         lacking: dict[str, str] = {}
         while True:
@@ -176,7 +176,7 @@ class Trials:
             left = [one for one in candidates if one.event_id not in lacking]
             if not left:
                 break
-            partner = await self.judge.partner(left[0], candidates)
+            partner = await self.comparer.partner(left[0], candidates)
             if isinstance(partner, str):
                 lacking[left[0].event_id] = partner
                 continue
@@ -211,7 +211,7 @@ class Trials:
         """Returns why there is no verdict yet; "" if there is."""
         started = time.perf_counter()
         try:
-            evaluation = await self.judge.judge(candidate, partner)
+            evaluation = await self.comparer.compare(candidate, partner)
         except Unavailable:
             raise
         except Transient as error:
@@ -229,7 +229,7 @@ class Trials:
         evaluation = evaluation.model_copy(update={"duration_s": duration_s})
         await self.publish(candidate, evaluation, partner)
         for each in filter(None, (candidate, partner)):
-            await self.evidence.judged(each, evaluation)
+            await self.evidence.compared(each, evaluation)
         return ""
 
 

@@ -200,7 +200,7 @@ async def test_a_slow_run_holds_up_no_other_scenario(agents: World, model: Model
     assert agents.head is not None
     other = agents.head.model_copy(update={"scenario": "other"})
     process = await agents.process()
-    await process.trials.judge.heads.advance(other)  # type: ignore[attr-defined]
+    await process.trials.comparer.heads.advance(other)  # type: ignore[attr-defined]
     content = harness(agents, "Write the label.")
     source = agents.state / f"tree-{len('Write the label.')}"
     agents.store.put(source, describe(source, "harness"), "other")

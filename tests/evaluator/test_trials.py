@@ -197,8 +197,8 @@ async def test_a_mistake_of_ours_becomes_a_verdict_at_last(world: World) -> None
 
     async def alone(*_candidates: object) -> None: ...
 
-    fake = type("J", (), {"judge": staticmethod(broken), "partner": staticmethod(alone)})()
-    object.__setattr__(process.trials, "judge", fake)
+    fake = type("J", (), {"compare": staticmethod(broken), "partner": staticmethod(alone)})()
+    object.__setattr__(process.trials, "comparer", fake)
     await process.on_candidate(candidate())
     await process.trials.settled()
     for _ in range(5):

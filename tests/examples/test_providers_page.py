@@ -57,7 +57,7 @@ async def test_its_recipe_runs_as_printed(monkeypatch):
         ran.append((self.scenario, self.release_id, self.share, self.confidence))
         return "worse"
 
-    monkeypatch.setattr(canary.Trial, "run", run)
+    monkeypatch.setattr(canary.Canary, "run", run)
     monkeypatch.setattr("sys.argv", shlex.split(line)[2:])
     assert await canary.main() == 1
     assert ran == [("default", "r5-0a1b2c", 0.1, 0.95)]
@@ -114,8 +114,8 @@ async def test_the_recipe_promotes_what_is_better_and_takes_out_what_is_worse(
     users = Rewards(better, pending=pending)
     transport = httpx.MockTransport(users)
     async with httpx.AsyncClient(base_url="http://reef", transport=transport) as http:
-        trial = canary.Trial(http, "default", "r5", 0.1, 0.95, every_s=0.0)
-        assert await trial.run() == found
+        tried = canary.Canary(http, "default", "r5", 0.1, 0.95, every_s=0.0)
+        assert await tried.run() == found
     assert users.posted == posted
 
 

@@ -14,7 +14,7 @@ class MemoryEvidence:
         self.held: dict[str, dict[str, HeldOut]] = defaultdict(dict)
         self.known: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         self.candidates: dict[str, dict[str, CandidateProposed]] = defaultdict(dict)
-        self.judged_by: dict[str, set[str]] = defaultdict(set)
+        self.compared_by: dict[str, set[str]] = defaultdict(set)
         self.is_restored = False
         self.promoted_by: dict[str, dict[str, PromotedTask]] = defaultdict(dict)
         self.rechecked: dict[str, int] = {}
@@ -41,12 +41,12 @@ class MemoryEvidence:
     async def waiting_scenarios(self) -> list[str]:
         return sorted(scenario for scenario, found in self.candidates.items() if found)
 
-    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+    async def compared(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
         if evaluation.p_value is not None:
-            self.judged_by[evaluation.head_release_id].add(candidate.event_id)
+            self.compared_by[evaluation.head_release_id].add(candidate.event_id)
 
-    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
-        return len(self.judged_by[head.release_id] - {candidate.event_id})
+    async def others_compared(self, candidate: CandidateProposed, head: Release) -> int:
+        return len(self.compared_by[head.release_id] - {candidate.event_id})
 
     async def promote(
         self, scenario: str, task: PromotedTask, at_most: int, per_client: int
@@ -61,8 +61,8 @@ class MemoryEvidence:
     async def promoted(self, scenario: str) -> list[PromotedTask]:
         return sorted(self.promoted_by[scenario].values(), key=lambda task: task.id)
 
-    async def judged_with(self, scenario: str, head_id: str) -> int:
-        return len(self.judged_by[head_id])
+    async def compared_with(self, scenario: str, head_id: str) -> int:
+        return len(self.compared_by[head_id])
 
     async def rechecks(self, scenario: str, head_id: str) -> int:
         return self.rechecked.get(head_id, 0)

@@ -34,8 +34,8 @@ from reefkit.retry import RetryPolicy
 from services.evaluator import app as evaluator
 from services.evaluator import handlers as evaluator_handlers
 from services.evaluator.bench import Bench
+from services.evaluator.comparer import Comparer
 from services.evaluator.episodes import Episodes
-from services.evaluator.judge import Judge
 from services.evaluator.plans import Plans
 from services.evaluator.rechecks import Rechecks
 from services.evaluator.trials import Trials
@@ -145,8 +145,8 @@ async def running(home: Path, text: str = CONFIG) -> AsyncIterator[Loop]:
     hosts = job_hosts(home, config, store, events)
     broker.include_router(host.routes(hosts[0], "trainer"))
     broker.include_router(host.routes(hosts[1], "harness"))
-    judges = evaluating(home, config, heads, store, node, rotation, events)
-    broker.include_router(evaluator.routes(judges))
+    evaluation = evaluating(home, config, heads, store, node, rotation, events)
+    broker.include_router(evaluator.routes(evaluation))
     upkeep = publishing(home, config, heads, store, node, rotation, events)
     broker.include_router(publisher.routes(upkeep.handlers))
 
@@ -168,10 +168,10 @@ async def running(home: Path, text: str = CONFIG) -> AsyncIterator[Loop]:
             for loop in handlers.loops:
                 task = asyncio.create_task(loop.run())
                 opened.callback(task.cancel)
-        opened.push_async_callback(judges.trials.close)
+        opened.push_async_callback(evaluation.trials.close)
         url = await opened.enter_async_context(serving(gateway.app))
         http = await opened.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
-        yield Loop(http, heads, node, engine, judges.trials, hosts, seen)
+        yield Loop(http, heads, node, engine, evaluation.trials, hosts, seen)
 
 
 def job_hosts(
@@ -214,10 +214,10 @@ def evaluating(
     retry = RetryPolicy(0.01, max_attempts=3)
     bench = Bench((node,), store, home / "evaluator", "reef", rotation, retry)
     plans, evidence = Plans.load(config), MemoryEvidence()
-    judge = Judge(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
+    comparer = Comparer(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
     publish = evaluator_handlers.Verdicts(events, utc_now).publish
-    rechecks = Rechecks(judge, evidence, events, utc_now)
-    trials = Trials(judge, evidence, MemoryCandidateLog(), SoleHolder, publish, rechecks)
+    rechecks = Rechecks(comparer, evidence, events, utc_now)
+    trials = Trials(comparer, evidence, MemoryCandidateLog(), SoleHolder, publish, rechecks)
     return evaluator_handlers.Handlers(plans, evidence, trials)
 
 

@@ -70,9 +70,9 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
 
     outside = Outside(system, redis, store, nodes, events)
     log = MemoryCandidateLog()
-    judge = evaluator.build(Plans.load(config), EvaluatorSettings(), outside, candidates=log)
+    process = evaluator.build(Plans.load(config), EvaluatorSettings(), outside, candidates=log)
     upkeep = publisher.build(config, PublisherSettings(), outside)
-    broker.include_router(evaluator.routes(judge))
+    broker.include_router(evaluator.routes(process))
     broker.include_router(publisher.routes(upkeep.handlers))
 
     @broker.subscriber(topics.RELEASES.name, group_id="watcher")
@@ -89,13 +89,13 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
         assert root is not None
         winner = proposed(store, tmp_path, "winner", root.release_id)
         await events.publish(winner, topics.CANDIDATES)
-        await judge.trials.settled()
+        await process.trials.settled()
         head = await heads.head("default")
         assert head is not None
         assert (head.candidate_id, head.parent_id) == ("cnd-winner", root.release_id)
         assert list(node.adapters) == [head.adapter]
         await events.publish(proposed(store, tmp_path, "late", root.release_id), topics.CANDIDATES)
-        await judge.trials.settled()
+        await process.trials.settled()
         command = RollbackRequested(
             event_id="cmd-2", at=utc_now(), scenario="default", release_id=root.release_id
         )

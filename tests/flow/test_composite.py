@@ -92,20 +92,20 @@ async def test_both_kinds_advance_one_chain_under_load_and_no_step_is_lost(tmp_p
 class Together:
     """Judges only once two candidates of the first head wait."""
 
-    judge_: Any
+    comparer: Any
     evidence: Any
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def partner(self, *candidates: Any) -> Any:
-        return await self.judge_.partner(*candidates)
+        return await self.comparer.partner(*candidates)
 
-    async def judge(self, candidate: CandidateProposed, partner: Any = None) -> Any:
+    async def compare(self, candidate: CandidateProposed, partner: Any = None) -> Any:
         if not self.opened.is_set():
             async with asyncio.timeout(20):
                 while len(await self.evidence.waiting(candidate.scenario)) < 2:
                     await asyncio.sleep(0.01)
             self.opened.set()
-        return await self.judge_.judge(candidate, partner)
+        return await self.comparer.compare(candidate, partner)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_each_way_of_on_stale(
     stale = f", on_stale: {on_stale}"
     text = config(COUNTING + stale, second + stale, more=", policy: always")
     async with running(tmp_path, text) as loop:
-        loop.trials.judge = Together(loop.trials.judge, loop.trials.evidence)
+        loop.trials.comparer = Together(loop.trials.comparer, loop.trials.evidence)
         for _ in range(3 if second == RULES else 2):
             answer = await loop.ask()
             await loop.report(answer.headers["x-reef-agent-record-id"])
@@ -182,7 +182,7 @@ async def test_a_candidate_without_a_partner_says_so_and_then_stands_alone(tmp_p
         reason = "joint: waits for a candidate of kind harness"
         await until(lambda: [row.reason for row in loop.trials.waiting()] == [reason])
         await loop.trials.settled()
-        loop.trials.judge = replace(loop.trials.judge, joint_wait_s=0.0)
+        loop.trials.comparer = replace(loop.trials.comparer, joint_wait_s=0.0)
         await loop.trials.round()
         await until(lambda: jobs(loop) == {"published": 1})
         assert published(loop)[-1].partner is None

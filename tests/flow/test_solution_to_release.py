@@ -60,9 +60,9 @@ async def test_the_better_solution_becomes_the_head(redis_url: str, tmp_path: Pa
     events, store = KafkaPublisher(broker), GitArtifactStore(tmp_path / "artifacts.git")
     config = parse(f"reef: {{recipe: '{RECIPE}'}}")
     outside, log = Outside(system, redis, store, (), events), MemoryCandidateLog()
-    judge = evaluator.build(Plans.load(config), EvaluatorSettings(), outside, candidates=log)
+    process = evaluator.build(Plans.load(config), EvaluatorSettings(), outside, candidates=log)
     upkeep = publisher.build(config, PublisherSettings(), outside)
-    broker.include_router(evaluator.routes(judge))
+    broker.include_router(evaluator.routes(process))
     broker.include_router(publisher.routes(upkeep.handlers))
     rejected: list[ReleaseRejected] = []
 
@@ -80,12 +80,12 @@ async def test_the_better_solution_becomes_the_head(redis_url: str, tmp_path: Pa
             assert head is not None
             candidate = solution(store, tmp_path, number, head.release_id)
             await events.publish(candidate, topics.CANDIDATES)
-            await judge.trials.settled()
+            await process.trials.settled()
         # Proposed before the head was known that its better predecessor has made.
         for number in ("2.7", "2.8"):
             candidate = solution(store, tmp_path, number, head.release_id)
             await events.publish(candidate, topics.CANDIDATES)
-            await judge.trials.settled()
+            await process.trials.settled()
         chain = await heads.chain("default")
     numbers = ("2.8", "2.7", "2.6", "2.5")
     assert [release.candidate_id for release in chain] == [*(f"cnd-{n}" for n in numbers), None]

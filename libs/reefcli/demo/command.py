@@ -16,8 +16,8 @@ import typer
 from rich.console import Console
 
 from reefcli.demo import results
+from reefcli.demo.attempt import Attempt, carry_out, next_steps
 from reefcli.demo.run import Demo
-from reefcli.demo.trial import Trial, attempt, next_steps
 from reefcli.demo.variant import demonstrations
 from reefcli.options import AsJson
 from reefcommon.demonstration import Arm, Demonstration, Factories
@@ -100,19 +100,19 @@ def demo(
     several = len(chosen) * len(drawn) > 1
     state_dir = state_dir or _default_state_dir(first, chosen, several=several)
     console = Console(stderr=as_json)
-    trials: list[Trial] = []
+    attempts: list[Attempt] = []
     for arm, one in ((arm, one) for one in drawn for arm in chosen):
         shown = factories[model]()
         shown.minutes = minutes or shown.minutes
         place = state_dir / f"{arm.name}-{one}" if several else state_dir
-        trials.append(attempt(Demo(shown, place, one, console, arm), fresh=fresh))
-        if several or trials[-1].shown:
+        attempts.append(carry_out(Demo(shown, place, one, console, arm), fresh=fresh))
+        if several or attempts[-1].shown:
             # After each run: an interrupted series keeps its rows.
-            results.keep(state_dir, results.summary(trials))
-        if trials[-1].run.stopped == "interrupted":
+            results.keep(state_dir, results.summary(attempts))
+        if attempts[-1].run.stopped == "interrupted":
             break
-    _tell(trials, console, several=several, as_json=as_json)
-    raise typer.Exit(_exit_code(trials, several=several))
+    _tell(attempts, console, several=several, as_json=as_json)
+    raise typer.Exit(_exit_code(attempts, several=several))
 
 
 def _harness(arms: str, state_dir: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
@@ -131,20 +131,20 @@ def _harness(arms: str, state_dir: Path | None, *, fresh: bool, as_json: bool) -
     raise typer.Exit(0 if facts["held"] else 1)
 
 
-def _tell(trials: Sequence[Trial], console: Console, *, several: bool, as_json: bool) -> None:
-    last = trials[-1]
+def _tell(attempts: Sequence[Attempt], console: Console, *, several: bool, as_json: bool) -> None:
+    last = attempts[-1]
     if several:
-        console.print(results.table(results.summary(trials)))
+        console.print(results.table(results.summary(attempts)))
     elif last.shown:
         console.print(next_steps(last), markup=False, highlight=False, soft_wrap=True)
     if as_json and (several or last.shown):
-        told = results.summary(trials) if several else last.summary
+        told = results.summary(attempts) if several else last.summary
         sys.stdout.write(json.dumps(told) + "\n")
 
 
-def _exit_code(trials: Sequence[Trial], *, several: bool) -> int:
+def _exit_code(attempts: Sequence[Attempt], *, several: bool) -> int:
     # A control arm is not meant to make a release.
-    return int(any(trial.failure if several else not trial.shown for trial in trials))
+    return int(any(attempt.failure if several else not attempt.shown for attempt in attempts))
 
 
 def _named_model(factories: Factories, model: str | None) -> str:

@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.table import Table
 
+from reefcli.demo.attempt import Attempt
 from reefcli.demo.figures import interval_text
-from reefcli.demo.trial import Trial
 
 FILE = "results.json"
 _COLUMNS = ("arm", "seed", "first", "last", "steps", "releases", "failed", "s", "ended by")
 
 
-def row(trial: Trial) -> dict[str, Any]:
+def row(attempt: Attempt) -> dict[str, Any]:
     """Return the result of a run. Intervals are of 95 %."""
-    run, found = trial.run, trial.summary
+    run, found = attempt.run, attempt.summary
     return {
         "arm": run.arm.name,
         "knobs": dict(run.arm.knobs),
@@ -38,12 +38,12 @@ def row(trial: Trial) -> dict[str, Any]:
         "requests_failed": found["failed_requests"],
         "signals": found["signals"],
         "seconds": found["elapsed_s"],
-        "failure": trial.failure,
+        "failure": attempt.failure,
     }
 
 
-def summary(trials: Sequence[Trial]) -> dict[str, Any]:
-    shown = trials[0].run.demonstration
+def summary(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    shown = attempts[0].run.demonstration
     return {
         "recipe": shown.recipe,
         "model": shown.model,
@@ -54,14 +54,14 @@ def summary(trials: Sequence[Trial]) -> dict[str, Any]:
         "limit_s": 60 * shown.minutes,
         "command": shlex.join(sys.argv),
         "version": version("reef-agent"),
-        "runs": [row(trial) for trial in trials],
-        "cut_short": cut_short(trials),
+        "runs": [row(attempt) for attempt in attempts],
+        "cut_short": cut_short(attempts),
     }
 
 
-def cut_short(trials: Sequence[Trial]) -> list[str]:
+def cut_short(attempts: Sequence[Attempt]) -> list[str]:
     """Return the runs of a seeker that did not end by themselves: they made fewer calls."""
-    runs = [trial.run for trial in trials if trial.run.demonstration.seeks]
+    runs = [attempt.run for attempt in attempts if attempt.run.demonstration.seeks]
     return [f"{run.arm.name}-{run.seed}" for run in runs if run.stopped != "done"]
 
 

@@ -42,9 +42,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(whole)
             return
         deltas = [
-            {"index": at, "delta": delta, "finish_reason": end}
+            delta
             for at, (message, end) in enumerate(zip(messages, ends, strict=True))
-            for delta, end in ((_numbered(message), None), ({}, end))
+            for delta in (
+                {"index": at, "delta": _numbered(message), "finish_reason": None},
+                {"index": at, "delta": {}, "finish_reason": end},
+            )
         ]
         parts: list[Json] = [
             *({"choices": [one]} for one in deltas),
@@ -55,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("text/event-stream", "".join(f"data: {frame}\n\n" for frame in frames))
 
     def _message(self, reply: str | Mapping[str, Any]) -> Json:
-        message = {"content": reply} if isinstance(reply, str) else reply
+        message: Mapping[str, Any] = {"content": reply} if isinstance(reply, str) else reply
         if "call" not in message:
             return {"role": "assistant", "content": message["content"]}
         name, arguments = message["call"]

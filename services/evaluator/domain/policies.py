@@ -122,7 +122,7 @@ def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
         broken = sum(task.candidate is None or task.head is None for task in tasks)
         words = f"{broken} of {len(tasks)} tasks could not be run" if tasks else "no task was run"
         return Ruling("evaluation_failed", words)
-    selected, condition = _judge(comparison, rule)
+    selected, condition = _passes(comparison, rule)
     if rule.policy != "always" and comparison.pairs < rule.min_pairs:
         selected = False
         condition = f"{_counted(comparison.pairs, 'pair')}, at least {rule.min_pairs} are needed"
@@ -130,7 +130,7 @@ def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
     return Ruling("select" if selected else "reject", reason, comparison)
 
 
-def _judge(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+def _passes(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     """Return whether the rule selects, and its condition in words."""
     if rule.policy == "always":
         return True, "always: asked for by name; it loads and answers"

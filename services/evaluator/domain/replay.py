@@ -54,7 +54,7 @@ def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
 
 
 def lacking(samples: Sequence[HeldOut], needed: int) -> str:
-    """Return why these samples cannot judge yet; "" if they can."""
+    """Return why these samples do not suffice yet; "" if they can."""
     prompts = len({sample.prompt for sample, _ in advantages(samples)})
     if prompts >= needed:
         return ""

@@ -18,10 +18,10 @@ from rich.spinner import Spinner
 from recipes.harness_evolve.examples.labels.model import reply
 from recipes.reflection.examples.server import serving
 from reefcli.demo import report
+from reefcli.demo.attempt import forget
 from reefcli.demo.harness.acts import agent_act, plain_act
 from reefcli.demo.harness.machine import Machine, missing
 from reefcli.demo.harness.stage import staged
-from reefcli.demo.trial import forget
 from reefcli.errors import CommandFailed
 from reefcommon import config as serve_config
 from reefcommon.config import ServeConfig

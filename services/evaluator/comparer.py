@@ -1,4 +1,4 @@
-"""The judgement of a candidate: a trial against the head, and the rule that decides."""
+"""The comparison of a candidate with the head: a trial of both, and the rule that decides."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
 from services.evaluator.plans import Plan, Plans
 from services.evaluator.promotions import PromotedTasks
-from services.evaluator.solutions import judge_solution
+from services.evaluator.solutions import compare_solution
 
 
 class EvidenceStore(Scores, PromotedTasks, Protocol):
@@ -35,10 +35,10 @@ class EvidenceStore(Scores, PromotedTasks, Protocol):
 
     async def waiting_scenarios(self) -> list[str]: ...
 
-    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+    async def compared(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
         """Count a comparison with its head. May be repeated."""
 
-    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
+    async def others_compared(self, candidate: CandidateProposed, head: Release) -> int:
         """Return how many other candidates were compared with this head."""
 
     async def done(self, candidate: CandidateProposed) -> None: ...
@@ -53,8 +53,8 @@ PAIRED: frozenset[Kind] = frozenset({"lora", "harness"})
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Judges candidates. Its only effect is that scores are kept."""
+class Comparer:
+    """Compares candidates with their heads. Its only effect is that scores are kept."""
 
     plans: Plans
     heads: ReleaseHeads
@@ -68,7 +68,7 @@ class Judge:
     async def partner(
         self, candidate: CandidateProposed, waiting: Sequence[CandidateProposed]
     ) -> CandidateProposed | str | None:
-        """Return the candidate to judge with this one, the reason to wait for it, or None.
+        """Return the candidate to compare with this one, the reason to wait for it, or None.
 
         Raises Unavailable.
         """
@@ -88,12 +88,12 @@ class Judge:
         head = await self.heads.head(candidate.scenario)
         return plan.chosen.joint and head is not None and await self._fits(candidate, head, plan)
 
-    async def judge(
+    async def compare(
         self, candidate: CandidateProposed, partner: CandidateProposed | None = None
     ) -> Evaluation | str:
         """Return the evaluation, or the reason why the candidate has to wait.
 
-        `partner`: a harness that is judged together with it.
+        `partner`: a harness that is compared together with it.
 
         Raises:
             Transient: the scenario does not exist.
@@ -106,7 +106,7 @@ class Judge:
         # In a thread: a recipe may load its tasks when they are first asked for.
         plan = await asyncio.to_thread(self.plans.plan, candidate)
         plan = await self.with_promoted(partner or candidate, plan)
-        looks = await self.evidence.others_judged(candidate, head)
+        looks = await self.evidence.others_compared(candidate, head)
         rule = replace(plan.rule, look=1 + looks)
         if not await self._fits(candidate, head, plan):
             await self.bench.forget(candidate)
@@ -128,7 +128,7 @@ class Judge:
             now = await self.heads.head(candidate.scenario)
             if now is not None and now.release_id != head.release_id:
                 # The old head was unloaded under the trial: its failures say nothing.
-                return await self.judge(candidate, partner)
+                return await self.compare(candidate, partner)
             count, first = len(evidence.failures), evidence.failures[0]
             failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
             return _evaluation(failed, rule, head, evidence)
@@ -154,7 +154,7 @@ class Judge:
         plan: Plan,
         partner: CandidateProposed | None = None,
     ) -> Evidence:
-        """Let both sides do the tasks of the plan. Raises as `judge`, and DoesNotServe."""
+        """Let both sides do the tasks of the plan. Raises as `compare`, and DoesNotServe."""
         agents = self.agents if plan.runner == "agent" else None
         assert agents is not None or plan.runner != "agent", "it is built if a plan names it"
         adapter = agents.adapter if agents is not None else CHAT
@@ -172,11 +172,11 @@ class Judge:
         if candidate.kind == "routing":
             return self._route(candidate, head, rule)
         if candidate.kind == "solution" and not _untried(candidate, plan):
-            return judge_solution(self.bench, plan, candidate, head)
+            return compare_solution(self.bench, plan, candidate, head)
         return None
 
     async def _route(self, candidate: CandidateProposed, head: Release, rule: Rule) -> Evaluation:
-        # The releases that it names were judged; how sessions are shared is no claim to test.
+        # The releases that it names were compared; how sessions are shared is no claim to test.
         try:
             await self.bench.check(candidate)
         except DoesNotServe as error:
@@ -239,7 +239,7 @@ class Judge:
 
 
 def _untried(candidate: CandidateProposed, plan: Plan) -> bool:
-    # `always` takes what no node can try and no verifier judges.
+    # `always` takes what no node can try and no verifier measures.
     judged = implements(plan.chosen.evaluator or Evaluator(), "judge_files")
     whole = KINDS[candidate.kind].tried == "whole"
     return plan.rule.policy == "always" and whole and not (candidate.kind == "solution" and judged)

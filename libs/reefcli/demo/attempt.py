@@ -46,7 +46,7 @@ NEXT_STEPS_SCRIPTED = """What to try next (the harness is in {state}; --continue
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Attempt:
     """The end of a run. `failure` is empty if it ran."""
 
     run: Demo
@@ -59,24 +59,24 @@ class Trial:
         return not self.failure and bool(self.run.figures.learned and self.run.figures.heldout)
 
 
-def attempt(run: Demo, *, fresh: bool) -> Trial:
+def carry_out(run: Demo, *, fresh: bool) -> Attempt:
     """Run a demonstration, keep its log and figures, and print its report. Blocks."""
     failure = _run(run, fresh=fresh)
-    trial = Trial(run, _summary(run), failure)
-    result = _told(trial) if trial.shown else failure.splitlines()
-    report.keep(run.state_dir, [*run.view.lines, *result], trial.summary)
+    attempt = Attempt(run, _summary(run), failure)
+    result = _told(attempt) if attempt.shown else failure.splitlines()
+    report.keep(run.state_dir, [*run.view.lines, *result], attempt.summary)
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    if not trial.shown:
+    if not attempt.shown:
         words = failure or _without_release(run)
         run.console.print(words, style="red" if failure else None, **plain)
-        return trial
+        return attempt
     png = report.draw_png(run.figures, run.demonstration, run.state_dir / "reward.png")
     more = run.demonstration.files()
     for name, content in more.items():
         (run.state_dir / name).write_bytes(content)
-    report.show(run.console, run.figures, run.demonstration, trial.summary)
+    report.show(run.console, run.figures, run.demonstration, attempt.summary)
     run.console.print(f"Kept: {', '.join([str(png), *more])}, demo.log and demo.json\n", **plain)
-    return trial
+    return attempt
 
 
 def _without_release(run: Demo) -> str:
@@ -137,16 +137,16 @@ def _summary(run: Demo) -> dict[str, Any]:
     }
 
 
-def _told(trial: Trial) -> list[str]:
+def _told(attempt: Attempt) -> list[str]:
     """The result as lines, for the log."""
     text = io.StringIO()
-    console, run = Console(file=text, width=100), trial.run
-    report.show(console, run.figures, run.demonstration, trial.summary)
+    console, run = Console(file=text, width=100), attempt.run
+    report.show(console, run.figures, run.demonstration, attempt.summary)
     return text.getvalue().splitlines()
 
 
-def next_steps(trial: Trial) -> str:
-    run, question = trial.run, trial.summary["question"]
+def next_steps(attempt: Attempt) -> str:
+    run, question = attempt.run, attempt.summary["question"]
     first = run.figures.releases[0].release.release_id
     before, after = (
         curl.chat("http://127.0.0.1:8900", "reef", question, release_id=release_id)
