@@ -12,7 +12,7 @@ from reefcommon.artifacts import ArtifactStore
 from reefcommon.events import Evaluation, Release
 from reefcommon.recipe import Recipe
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs import metrics, model
+from reefkit.jobs import metrics
 from reefkit.jobs.model import Job, State
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import Executor
@@ -21,7 +21,7 @@ from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.runtime import RecipeServices
 from reefkit.recipes.seek_services import SeekServices
-from reefkit.recipes.verdicts import dump_judged, wants_verdicts
+from reefkit.recipes.verdicts import told
 from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -74,15 +74,13 @@ class Context:
 
         `effects`: of the call that made its output. `evaluation`: of the verdict.
         """
-        judged = model.judged(self.binding, self.executor.kind, job, evaluation)
-        wanted = judged is not None and wants_verdicts(self.binding.recipe)
         moved = await asyncio.to_thread(
             self.kit.store.save,
             job,
             expected=expected,
             events=events,
             effects=effects,
-            judged=dump_judged(judged) if judged is not None and wanted else None,
+            judged=told(self.binding, self.executor.kind, job, evaluation),
         )
         if moved:
             self.tell(job, job.state)

@@ -17,7 +17,7 @@ from reefkit.jobs.context import Kit
 from reefkit.jobs.model import Job
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.seek_services import SUFFIX
-from reefkit.recipes.verdicts import dump_judged, wants_verdicts
+from reefkit.recipes.verdicts import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,8 @@ class Proposals:
         # The publisher has it evaluated again by itself, if it may be.
         ended = replace(after, state="aborted") if after.state == "conflicted" else after
         evaluation = model.evaluation_in(publication)
-        judged = model.judged(self.binding, _kind_of(job), ended, evaluation)
-        wanted = judged is not None and wants_verdicts(self.binding.recipe)
-        told = dump_judged(judged) if judged is not None and wanted else None
-        self.kit.store.save(ended, expected=job.state, judged=told)
+        judged = told(self.binding, _kind_of(job), ended, evaluation)
+        self.kit.store.save(ended, expected=job.state, judged=judged)
 
     def _stored(
         self, kind: Kind, directory: Path, head: Release, metrics: dict[str, float], reason: str

@@ -3,19 +3,20 @@
 # A verdict is saved with the transition of its job, and removed with the writes of `on_verdict`.
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
 import structlog
+from pydantic import TypeAdapter
 
 from reefcommon.errors import BadConfig, Unavailable
-from reefcommon.events import CandidateProposed, Evaluation
+from reefcommon.events import Evaluation, Kind
 from reefcommon.recipe import Judged, Recipe
 from reefcommon.recipe_context import BudgetSpent
+from reefkit.jobs import model
 from reefkit.jobs.faults import place_of
+from reefkit.jobs.model import Job
 from reefkit.jobs.recipe_store import Effects
+from reefkit.recipe_binding import Binding
 from reefkit.recipes.host_ends import EndsHost
 from reefkit.recipes.runtime import RecipeRuntime
 from reefkit.recipes.seek_services import SUFFIX
@@ -24,29 +25,17 @@ from reefkit.redis_lease import LeaseLost
 log = structlog.get_logger()
 
 
-def wants_verdicts(recipe: Recipe) -> bool:
-    return type(recipe).on_verdict is not Recipe.on_verdict
+_JUDGED = TypeAdapter(Judged)
 
 
-def dump_judged(judged: Judged) -> str:
-    parts: Mapping[str, Any] = {
-        "candidate": judged.candidate.model_dump(mode="json"),
-        "outcome": judged.outcome,
-        "reason": judged.reason,
-        "evaluation": judged.evaluation and judged.evaluation.model_dump(mode="json"),
-    }
-    return orjson.dumps(parts).decode()
-
-
-def load_judged(body: str) -> Judged:
-    parts = orjson.loads(body)
-    found = parts["evaluation"]
-    return Judged(
-        candidate=CandidateProposed.model_validate(parts["candidate"]),
-        outcome=parts["outcome"],
-        reason=parts["reason"],
-        evaluation=Evaluation.model_validate(found) if found is not None else None,
-    )
+def told(
+    binding: Binding[Recipe], kind: Kind, job: Job, evaluation: Evaluation | None
+) -> str | None:
+    """Return the verdict on a job as JSON; None if there is none, or the recipe takes none."""
+    if type(binding.recipe).on_verdict is Recipe.on_verdict:
+        return None
+    judged = model.judged(binding, kind, job, evaluation)
+    return None if judged is None else _JUDGED.dump_json(judged).decode()
 
 
 @dataclass(slots=True)
@@ -78,7 +67,7 @@ class Verdicts:
         services, key = self.runtime.services, self.runtime.binding.key
         for number, body in await asyncio.to_thread(self._waiting):
             failures = waits = 0
-            while (error := await self._give(number, load_judged(body))) is not None:
+            while (error := await self._give(number, _JUDGED.validate_json(body))) is not None:
                 # What is away, a judge or its budget, costs no verdict.
                 away = isinstance(error, Unavailable | BudgetSpent | BadConfig)
                 failures, waits = failures + (not away), waits + away

@@ -57,18 +57,26 @@ def wrong_references(references: Sequence[str]) -> str | None:
 
 def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[SampleReady]:
     """Make the samples of a report. The order of `records` does not matter."""
-    ordered = in_order(records)
-    usable = [record for record in ordered if untrainable(record.event) is None]
-    asked = {record.asked for record in usable}
-    # A failed answer whose request was repeated with success is nothing that the report judges.
-    flawed = [record for record in ordered if record not in usable and record.asked not in asked]
+    usable, flawed = parted(records)
     if flawed:
-        return [_sample(report, ordered, Trajectory(), untrainable(flawed[0].event))]
+        reason = untrainable(flawed[0].event)
+        return [_sample(report, in_order(records), Trajectory(), reason)]
     kept = _without_abandoned(usable)
     return [
         _sample(report, [kept[index] for index in trajectory.turns], trajectory, None)
         for trajectory in assemble([turn_of(record) for record in kept])
     ]
+
+
+def parted(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records that can be trained on, and those that cannot, in order.
+
+    A failed answer whose request was repeated with success is in neither: it is of no use.
+    """
+    ordered = in_order(records)
+    usable = [record for record in ordered if untrainable(record.event) is None]
+    asked = {record.asked for record in usable}
+    return usable, [one for one in ordered if one not in usable and one.asked not in asked]
 
 
 def untrainable(event: InferenceRecorded) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from reefcommon import ids
 from reefcommon.events import SessionEnded, TurnFollowed
 from services.experience.domain.line import RunEnd, TurnEnd
-from services.experience.domain.samples import Record, content, in_order, turn_of, untrainable
+from services.experience.domain.samples import Record, content, parted, turn_of, untrainable
 from services.experience.domain.trajectory import Trajectory, assemble
 
 SIDE = "side"
@@ -36,11 +36,7 @@ def session_units(records: Sequence[Record], end: RunEnd) -> list[SessionEnded]:
 
     Exchanges that cannot be trained on are a part of their own, the last.
     """
-    ordered = in_order(records)
-    usable = [record for record in ordered if untrainable(record.event) is None]
-    asked = {record.asked for record in usable}
-    # A failed answer whose request was repeated with success is of no use to a recipe.
-    flawed = [record for record in ordered if record not in usable and record.asked not in asked]
+    usable, flawed = parted(records)
     parts: list[tuple[list[Record], Trajectory, str | None]] = [
         ([usable[index] for index in trajectory.turns], trajectory, None)
         for trajectory in assemble([turn_of(record) for record in usable])

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from reefcommon.harness.installation import Version, failure_script, plan_of, sc
 from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import SCENARIO_PATTERN
 from services.gateway.control.desk import Desk, answer_json
-from services.gateway.domain.access import Grant
+from services.gateway.domain.access import Grant, Scope
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.exchange.intake import scenario_of
 
@@ -34,12 +34,22 @@ _SCRIPT: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _scenario(request: Request, scenario: _Named = None) -> str:
-    # A browser and `curl` name it in the address, Reef's clients in their header.
-    return scenario or scenario_of(dict(request.scope["headers"]))
+def called_scenario(desk: Desk, scope: Scope) -> Callable[..., str]:
+    """Return a dependency: the scenario of a request, for a token with the scope in it."""
+
+    def called(
+        request: Request,
+        grant: Annotated[Grant, Depends(desk.allow(scope))],
+        scenario: _Named = None,
+    ) -> str:
+        # A browser and `curl` name it in the address, Reef's clients in their header.
+        named = scenario or scenario_of(dict(request.scope["headers"]))
+        grant.check(scope, named)
+        return named
+
+    return called
 
 
-CalledScenario = Annotated[str, Depends(_scenario)]
 Adapter = Annotated[str, Query(max_length=100)]
 _HOST = re.compile(r"[A-Za-z0-9.\-_]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 
@@ -62,26 +72,21 @@ class Harness:
 def harness_routes(desk: Desk) -> APIRouter:
     """Return the routes that show the harness."""
     routes = APIRouter(prefix="/reef/harness", tags=["harness"])
-    allowed = desk.allow("infer")
+    called = Annotated[str, Depends(called_scenario(desk, "infer"))]
 
     @routes.get("")
-    async def harness(
-        grant: Annotated[Grant, Depends(allowed)], scenario: CalledScenario
-    ) -> Response:
+    async def harness(scenario: called) -> Response:
         """Return the tree that serves."""
-        grant.check("infer", scenario)
         found = await _head(desk, scenario)
         entries = [asdict(entry) for entry in found.tree]
         return answer_json({"scenario": scenario, **asdict(found.version), "entries": entries})
 
     @routes.get("/releases")
     async def releases(
-        grant: Annotated[Grant, Depends(allowed)],
-        scenario: CalledScenario,
+        scenario: called,
         limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
     ) -> Response:
         """List the releases that changed the harness, and those that wait for a person."""
-        grant.check("infer", scenario)
         desk.scenarios.exists(scenario, before_heads=True)
         chain = await desk.scenarios.heads.chain(scenario, limit=CHAIN)
         waiting = [
@@ -90,7 +95,7 @@ def harness_routes(desk: Desk) -> APIRouter:
         rows = [_row(one) for one in changes(chain)][:limit]
         return answer_json({"data": rows, "pending": [_row(one) for one in reversed(waiting)]})
 
-    @routes.get("/adapters", dependencies=[Depends(allowed)])
+    @routes.get("/adapters", dependencies=[Depends(desk.allow("infer"))])
     async def adapters() -> Response:
         """List the agents that a harness can be installed for."""
         return answer_json({"data": [_about(find_agent(name)) for name in agent_names()]})
@@ -101,28 +106,24 @@ def harness_routes(desk: Desk) -> APIRouter:
 def installation_routes(desk: Desk) -> APIRouter:
     """Return the routes that install an agent."""
     routes = APIRouter(prefix="/reef/harness", tags=["harness"])
-    allowed = desk.allow("infer")
+    called = Annotated[str, Depends(called_scenario(desk, "infer"))]
 
     @routes.get("/plan")
     async def planned(
-        grant: Annotated[Grant, Depends(allowed)],
         request: Request,
-        scenario: CalledScenario,
+        scenario: called,
         adapter: Adapter = "pi",
     ) -> Response:
         """Return all files of an installation with their digests."""
-        grant.check("infer", scenario)
         return answer_json(await _plan(desk, scenario, adapter, request))
 
     @routes.get("/install", response_class=PlainTextResponse, responses=_SCRIPT)
     async def install(
-        grant: Annotated[Grant, Depends(allowed)],
         request: Request,
-        scenario: CalledScenario,
+        scenario: called,
         adapter: Adapter = "pi",
     ) -> Response:
         """Return a script that installs an agent with the harness that serves."""
-        grant.check("infer", scenario)
         return as_script(script_of(await _plan(desk, scenario, adapter, request)))
 
     return routes

@@ -15,7 +15,7 @@ from reefcommon.harness.text import objection
 from reefcommon.harness.tree import Inadmissible, Mutation
 from reefcommon.ids import digest, time_ordered_hex
 from services.gateway.control.desk import Desk, answer_json
-from services.gateway.control.harness import CalledScenario
+from services.gateway.control.harness import called_scenario
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.keys import KeyEntry
@@ -105,14 +105,14 @@ class Proposals:
 def proposal_routes(desk: Desk) -> APIRouter:
     """Return the routes by which people and agents propose."""
     routes = APIRouter(prefix="/reef", tags=["harness"])
-    allowed = Annotated[Grant, Depends(desk.allow("report"))]
+    sender = Annotated[Grant, Depends(desk.allow("report"))]
+    called = Annotated[str, Depends(called_scenario(desk, "report"))]
 
     @routes.post("/harness/proposals", status_code=202)
     async def propose(
-        body: NewProposal, request: Request, grant: allowed, scenario: CalledScenario
+        body: NewProposal, request: Request, grant: sender, scenario: called
     ) -> Response:
         """Propose changes of the harness. They are admitted and judged as a recipe's own."""
-        grant.check("report", scenario)
         given = [mutation.model_dump() for mutation in body.mutations]
         # Other requests go on: a screen of the largest proposal takes part of a second.
         await asyncio.to_thread(_check, given, body.reason)
@@ -125,11 +125,8 @@ def proposal_routes(desk: Desk) -> APIRouter:
         return await _sent(desk, event, digest("proposal", given, body.reason), body.key)
 
     @routes.post("/train", status_code=202)
-    async def train(
-        body: NewInstruction, request: Request, grant: allowed, scenario: CalledScenario
-    ) -> Response:
+    async def train(body: NewInstruction, request: Request, scenario: called) -> Response:
         """Tell the harness recipe in words what to change. It sees them as data."""
-        grant.check("report", scenario)
         for name, value in (("text", body.text), ("session", body.session or "")):
             if (found := objection(value)) is not None:
                 raise ApiError(400, f"'{name}' {found}.", code="inadmissible", param=name)
@@ -143,19 +140,17 @@ def proposal_routes(desk: Desk) -> APIRouter:
 def fate_routes(desk: Desk) -> APIRouter:
     """Return the routes that show what became of proposals, and whole steps."""
     routes = APIRouter(prefix="/reef/harness", tags=["harness"])
-    allowed = Annotated[Grant, Depends(desk.allow("read"))]
-    sender = Annotated[Grant, Depends(desk.allow("report"))]
+    read = Annotated[str, Depends(called_scenario(desk, "read"))]
+    sent = Annotated[str, Depends(called_scenario(desk, "report"))]
 
     @routes.get("/proposals")
-    async def proposals(grant: allowed, scenario: CalledScenario) -> Response:
+    async def proposals(scenario: read) -> Response:
         """List the newest proposals with their states."""
-        grant.check("read", scenario)
         return answer_json(await _of_host(desk, f"/proposals/{scenario}"))
 
     @routes.get("/proposals/{proposal_id}")
-    async def proposal(proposal_id: Name, grant: sender, scenario: CalledScenario) -> Response:
+    async def proposal(proposal_id: Name, scenario: sent) -> Response:
         """Return a proposal with its state, and with the reason of a refusal."""
-        grant.check("report", scenario)
         found = await _of_host(desk, f"/proposals/{scenario}/{proposal_id}")
         if not found:
             words = (
@@ -165,9 +160,8 @@ def fate_routes(desk: Desk) -> APIRouter:
         return answer_json(found)
 
     @routes.get("/steps/{name}")
-    async def steps(name: StepName, grant: allowed, scenario: CalledScenario) -> Response:
+    async def steps(name: StepName, scenario: read) -> Response:
         """Return whole steps: by number, or by the id of a job, candidate, proposal or release."""
-        grant.check("read", scenario)
         release = await desk.scenarios.heads.release(scenario, name)
         known_as = (release.candidate_id if release is not None else None) or name
         return answer_json(await _of_host(desk, f"/steps/{scenario}/{known_as}"))
