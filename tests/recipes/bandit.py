@@ -16,8 +16,7 @@ from reefcommon.events import SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.recipe import WeightRecipe
 
-VOCABULARY = 27  # ten digits, sixteen letters, a start token
-START = 26
+START = 26  # after ten digits and sixteen letters
 ANSWERS = {11: (3, 7), 14: (8, 0), 19: (5, 5), 23: (1, 9)}
 ALL_LINEAR = (
     "q_proj",
@@ -32,12 +31,12 @@ ALL_LINEAR = (
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def write_model(directory: Path) -> Path:
-    """A random Llama of about 80,000 weights, the same every time."""
+def write_model(directory: Path, start: int = START) -> Path:
+    """A random Llama of about 80,000 weights, the same every time. `start`: its last token."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=start + 1,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -46,9 +45,9 @@ def write_model(directory: Path) -> Path:
         head_dim=32,
         max_position_embeddings=64,
         tie_word_embeddings=False,
-        bos_token_id=START,
-        eos_token_id=START,
-        pad_token_id=START,
+        bos_token_id=start,
+        eos_token_id=start,
+        pad_token_id=start,
     )
     with torch.random.fork_rng():
         torch.manual_seed(7)

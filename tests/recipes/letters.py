@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from recipes.self_play.domain import Role, Task
+from tests.recipes.bandit import write_model
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwx"
 KNOWN, LEARNABLE, FAR = LETTERS[:12], LETTERS[12:18], LETTERS[18:]
@@ -70,35 +71,11 @@ class Letters:
 DOMAIN = Letters()
 
 
-def write_model(directory: Path) -> Path:
-    """A random Llama of about 80,000 weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=START + 1,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        bos_token_id=START,
-        eos_token_id=START,
-        pad_token_id=START,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
-
-
 def warm_start(directory: Path, steps: int = 700) -> Path:
     """Train all weights: copy a hint, know the codes of `KNOWN`, guess the others, design evenly."""
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(write_model(directory), dtype=torch.float32)
+    model = LlamaForCausalLM.from_pretrained(write_model(directory, START), dtype=torch.float32)
     torch.set_num_threads(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     draw = random.Random(11)

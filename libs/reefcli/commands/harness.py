@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from reefcli.commands.releases import tell_evidence, told_run
+from reefcli.commands.releases import decided, tell_evidence, told_run
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Limit, StateDir, Url
@@ -176,14 +176,11 @@ def install(
 
 def judged(gateway: Gateway, scenario: str, of: str | None) -> dict[str, Any]:
     """Return the newest verdict with runs, or that of a release or a candidate."""
-    parts = ("releases", "rejections")
-    found = (gateway.get(f"/reef/scenarios/{scenario}/{part}", limit=1000) for part in parts)
-    rows: list[dict[str, Any]] = [row for part in found for row in part["data"]]
-    names = ("release_id", "candidate_id", "event_id")
+    rows = decided(gateway, scenario, of or "")
     for row in sorted(rows, key=lambda row: row.get("created_at") or row["at"], reverse=True):
         tasks = (row["evaluation"] or {}).get("tasks") or ()
         ran = any(task.get("candidate_run") or task.get("head_run") for task in tasks)
-        if ran and (of is None or any((row.get(name) or "").startswith(of) for name in names)):
+        if ran:
             return row
     named = f" of {of}" if of else ""
     remedy = "`reef releases --evidence ID` shows verdicts by other runners"

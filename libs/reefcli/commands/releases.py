@@ -129,18 +129,21 @@ def _get(gateway: Gateway, scenario: str, release_id: str, kind: str, to: Path |
 
 
 def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:
-    path = f"/reef/scenarios/{scenario}"
-    parts = (gateway.get(f"{path}/{part}", limit=1000) for part in ("releases", "rejections"))
-    rows = [row for part in parts for row in part["data"]]
-    names = ("release_id", "candidate_id", "event_id")
-    # A beginning is enough: ids are long.
-    named = (row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names))
-    if (row := next(named, None)) is None:
+    if (row := next(iter(decided(gateway, scenario, wanted)), None)) is None:
         raise CommandFailed(f"no release and no rejected candidate {wanted} in {scenario!r}")
     if as_json:
         print_json(row["evaluation"])
         return
     print_story(tell_evidence(row))
+
+
+def decided(gateway: Gateway, scenario: str, wanted: str = "") -> list[dict[str, Any]]:
+    """Return the releases and rejected candidates whose id begins like this."""
+    path = f"/reef/scenarios/{scenario}"
+    parts = (gateway.get(f"{path}/{part}", limit=1000) for part in ("releases", "rejections"))
+    rows = [row for part in parts for row in part["data"]]
+    names = ("release_id", "candidate_id", "event_id")
+    return [row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names)]
 
 
 def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
