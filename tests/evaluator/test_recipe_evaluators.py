@@ -53,7 +53,7 @@ async def test_another_producers_candidate_is_not_judged_by_it(world: World) -> 
     process = await world.process()
     await world.on_candidate(candidate(recipe="somebody's"), process)
     (waiting,) = await world.look(process)
-    assert "held-out samples" in waiting.reason
+    assert "held out to judge by" in waiting.reason
 
 
 async def test_serve_yaml_wins_for_tasks_and_for_the_score(world: World) -> None:
