@@ -231,14 +231,14 @@ class GepaRecipe(HarnessRecipe):
         return Search.restore(stored["search"])
 
     def _keep(self, ctx: Context, search: Search, served: int) -> None:
-        figures = {
+        progress = {
             "metric calls": f"{search.spent} of {self.knobs.max_metric_calls}",
             "iterations": search.iteration + 1,
             "means": [round(candidate.mean, 4) for candidate in search.candidates],
             "served": served,
             "best": search.best(),
         }
-        ctx.store.put("progress", figures)
+        ctx.store.put("progress", progress)
         ctx.store.put(STATE, {"of": self._identity(), "search": search.state()})
 
     def _identity(self) -> str:

@@ -46,7 +46,7 @@ class Pending:
     matches: tuple[Match, ...] | None = None
 
     def played(self, number: int) -> dict[int, Known]:
-        """Return the valid proposals with their figures, by place."""
+        """Return the valid proposals as they were played, by place."""
         made: dict[int, Known] = {}
         for match in self.matches or ():
             task = self.proposals[match.proposal].task

@@ -195,9 +195,9 @@ class SelfPlayRecipe(AdapterRecipe):
             stated = place("designer", DESIGNER)
             if not taught:
                 del stated["number"], stated["units"]
-            figures = played.get(index)
-            words = f"invalid: {one.fault}" if figures is None else figures.band
-            regret = 0.0 if figures is None else figures.regret
+            result = played.get(index)
+            words = f"invalid: {one.fault}" if result is None else result.band
+            regret = 0.0 if result is None else result.regret
             await ctx.report(one.receipt, regret, feedback=words, metadata=stated)
             if taught:
                 trained.append(one.receipt)

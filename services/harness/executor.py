@@ -99,14 +99,14 @@ class HarnessExecutor(Executor):
             reason = "empty: the recipe proposes nothing"
             return Produced(metrics={"mutations": 0.0}, reason=reason, end="finished")
         output = {"mutations": [asdict(item) for item in mutations]}
-        figures = {"mutations": float(len(mutations)), "samples": float(samples)}
+        metrics = {"mutations": float(len(mutations)), "samples": float(samples)}
         try:
             tree = admit(base, mutations, self.adapter)
         except Inadmissible as error:
-            figures["refused"] = 1.0
-            return Produced(output, figures, reason=f"refused: {error}", end="refused")
+            metrics["refused"] = 1.0
+            return Produced(output, metrics, reason=f"refused: {error}", end="refused")
         reason = "; ".join(mutation.reason for mutation in mutations if mutation.reason)
-        return Produced(output, figures | {"entries": float(len(tree))}, reason=reason)
+        return Produced(output, metrics | {"entries": float(len(tree))}, reason=reason)
 
     def tree(self, job: Job, scratch: Path) -> Path:
         write_tree(admit(self._base(job), mutations_of(job), self.adapter), scratch)

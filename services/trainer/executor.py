@@ -83,12 +83,12 @@ class WeightExecutor(Executor):
                 reply = await self._step(job, samples, self._path(job.job_id))
             except StateDamaged as error:
                 return Refused(str(error))
-        figures = dict(job.plan.get("facts", {})) | dict(reply.metrics)
-        figures["duration/step_s"] = time.monotonic() - began
+        metrics = dict(job.plan.get("facts", {})) | dict(reply.metrics)
+        metrics["duration/step_s"] = time.monotonic() - began
         if not reply.proposes:
             reason = SKIPPED if reply.skipped else NO_CANDIDATE
-            return Produced({}, figures, reply.step, reason, end="finished")
-        return Produced({}, figures, reply.step, f"{self.binding.recipe.name} step {reply.step}")
+            return Produced({}, metrics, reply.step, reason, end="finished")
+        return Produced({}, metrics, reply.step, f"{self.binding.recipe.name} step {reply.step}")
 
     async def probe(self, job: Job, samples: Samples) -> None:
         await self._step(job, samples, None)

@@ -52,11 +52,11 @@ class Worker:
         """
         learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
-        step, figures, skipped = checked(learner.step(read_batch(request.batch)))
+        step, metrics, skipped = checked(learner.step(read_batch(request.batch)))
         if os.getpid() != self._pid:  # the learner has forked, and one process answers
             os._exit(0)
         proposes = not skipped and bool(self._recipe.proposes(step))
-        reply = StepReply(step, proposes, figures, skipped)
+        reply = StepReply(step, proposes, metrics, skipped)
         if request.out is not None:
             self._save(learner, request.out, reply)
         return reply
@@ -119,14 +119,14 @@ def checked(result: object) -> tuple[int, dict[str, float], bool]:
         raise Poison(f"step() returned {result!r:.80}, not a StepResult")
     try:
         step = operator.index(result.step)
-        figures = {str(name): float(value) for name, value in result.metrics.items()}
-        "".join(figures).encode()
+        metrics = {str(name): float(value) for name, value in result.metrics.items()}
+        "".join(metrics).encode()
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise Poison(f"step() returned a StepResult that cannot be kept: {error}") from None
-    if not 0 <= step < MAX_STEP or len(figures) > MAX_METRICS:
-        bounds = f"step {step:.6g}, {len(figures)} metrics"
+    if not 0 <= step < MAX_STEP or len(metrics) > MAX_METRICS:
+        bounds = f"step {step:.6g}, {len(metrics)} metrics"
         raise Poison(f"step() returned a StepResult out of bounds: {bounds}")
-    sound = {name: value for name, value in figures.items() if math.isfinite(value)}
+    sound = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return step, sound, result.action == "skip"
 
 

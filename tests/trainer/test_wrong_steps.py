@@ -47,8 +47,8 @@ def test_a_wrong_result_is_refused_with_its_reason(result: object) -> None:
 
 def test_a_result_is_read_as_plain_numbers() -> None:
     metrics: dict[Any, Any] = {"a": True, 7: 2, "nan": float("nan"), "inf": float("inf")}
-    step, figures, skipped = checked(StepResult(True, metrics))
-    assert orjson.dumps([step, figures, skipped]) == b'[1,{"a":1.0,"7":2.0},false]'
+    step, kept, skipped = checked(StepResult(True, metrics))
+    assert orjson.dumps([step, kept, skipped]) == b'[1,{"a":1.0,"7":2.0},false]'
 
 
 class Wrong(CountingLearner):

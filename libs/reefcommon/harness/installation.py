@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,7 @@ def plan_of(agent: Agent, tree: Tree, place: Place, version: Version) -> dict[st
         "release": version.release_id,
         "content": version.content_id,
         "reason": version.reason,
-        "packages": [
-            {"name": one.name, "version": one.version, "program": one.program, "node": one.node}
-            for one in agent.packages
-        ],
+        "packages": [asdict(one) for one in agent.packages],
         "environment": dict(agent.environment()),
         "arguments": list(agent.arguments),
         "logs": agent.logs,

@@ -40,8 +40,8 @@ class Candidates:
                 await self._end(job, "refused", f"refused: {error}")
                 return
             spent = time.monotonic() - began
-            figures = {**job.metrics, "duration/put_s": spent}
-            stored = replace(job, state="stored", content_id=content, metrics=figures)
+            timed = {**job.metrics, "duration/put_s": spent}
+            stored = replace(job, state="stored", content_id=content, metrics=timed)
             await context.save(stored, expected="produced", events=self._events(stored))
         metrics.DURATION_S.labels(job.binding, "put").observe(spent)
 
@@ -84,8 +84,8 @@ class Candidates:
         with tempfile.TemporaryDirectory(prefix="reef-candidate-") as scratch:
             tree = executor.tree(job, Path(scratch))
             lineage = binding.lineage(job.job_id, job.sample_ids, job.step)
-            base, figures = job.base_content, dict(job.metrics)
-            manifest = describe(tree, self._kind, base=base, metrics=figures, lineage=lineage)
+            base, kept = job.base_content, dict(job.metrics)
+            manifest = describe(tree, self._kind, base=base, metrics=kept, lineage=lineage)
             return self._context.kit.artifacts.put(tree, manifest, job.scenario)
 
     def _events(self, job: Job) -> Outgoing:

@@ -56,7 +56,7 @@ class Context:
     kit: Kit
     doing: str = "starting"
     step: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    last_metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     error_at: datetime | None = None
     failing: str | None = None
@@ -96,7 +96,7 @@ class Context:
         await asyncio.to_thread(self.executor.tidy, head)
 
     def show(self, job: Job) -> None:
-        self.step, self.figures = job.step, dict(job.metrics)
+        self.step, self.last_metrics = job.step, dict(job.metrics)
         for name, value in job.metrics.items():
             metrics.LAST.labels(job.binding, name).set(value)
 

@@ -282,7 +282,7 @@ class HostLoop:
             "jobs": self.store.counts("jobs", key),
             "refused": self.store.refusals(key),
             "proposals": self.store.proposal_counts(self.binding.scenario),
-            "last_metrics": context.figures,
+            "last_metrics": context.last_metrics,
             "failing": context.failing,
             "last_error": context.error,
             "last_error_at": context.error_at,
