@@ -34,7 +34,6 @@ class Settings(EnvironmentSettings):
     """Users count as present for this long after their last work."""
     text_timeout_s: float = Field(default=10.0, gt=0)
     """Longest time for the chat template and the tokenizer on one request."""
-    enable_lora: bool = True
     max_loras: int = Field(default=8, ge=1)
     max_lora_rank: int = Field(default=64, ge=1)
     api_key: SecretStr = SecretStr("")

@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from services.engine.domain.errors import InvalidRequestError
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import EngineParam
 from services.engine.routes.schemas import LoadAdapterRequest, Named
@@ -31,8 +30,6 @@ async def list_models(engine: EngineParam) -> dict[str, Any]:
 @router.post("/v1/load_lora_adapter")
 async def load_adapter(body: LoadAdapterRequest, engine: EngineParam) -> PlainTextResponse:
     """Serve an adapter under a name."""
-    if not engine.settings.enable_lora:
-        raise InvalidRequestError("lora_name", "this server runs without LoRA (enable_lora)")
     await asyncio.to_thread(
         engine.adapters.load,
         body.lora_name,
