@@ -53,10 +53,9 @@ def build(
     comparer = Comparer(plans, outside.heads, bench, *more)
     logs = (outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS))
     candidates = candidates or KafkaCandidates(*logs)
-    publish = Verdicts(outside.events, outside.now).publish
+    lease, verdicts = partial(trials_lease, outside.redis), Verdicts(outside.events, outside.now)
     rechecks = Rechecks(comparer, evidence, outside.events, outside.now)
-    lease = partial(trials_lease, outside.redis)
-    given = (comparer, evidence, candidates, lease, publish, rechecks)
+    given = (comparer, evidence, candidates, lease, verdicts.publish, rechecks)
     return Handlers(plans, evidence, Trials(*given, settings.long_wait_s, outside.now))
 
 
