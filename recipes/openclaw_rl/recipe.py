@@ -71,9 +71,10 @@ class OpenClawRLRecipe(WeightRecipe):
         signal="the next state of each turn", acquisition="reactive", evolves=("lora",)
     )
     shown: ClassVar[str] = (
-        "SmolLM2's held-out share of the liked greeting, without a report, seed 0: 0.00 -> 0.39 "
-        "after 146 requests (`reef demo --recipe openclaw-rl`); on the tiny model, seeds 0, 1, 2, "
-        "0.91, 0.94, 0.91, with votes alone (`--arms binary`) 0.00"
+        "SmolLM2's held-out share of the liked greeting, without a report, seeds 0, 1, 2, on a "
+        "busy machine: 0.00 -> 0.39, 0.47, 0.33 after 146, 130, 160 requests (`reef demo --recipe "
+        "openclaw-rl`), votes alone (`--arms binary`), seed 0, 0.00; on the tiny model 0.91, "
+        "0.94, 0.91, votes 0.00"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     consumes = ("turn",)

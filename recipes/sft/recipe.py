@@ -33,9 +33,9 @@ class SFTRecipe(AdapterRecipe):
         signal="accepted answers, or demonstrations", acquisition="reactive", evolves=("lora",)
     )
     shown = (
-        "the greeting that users accept, one seed: 0.167 [0.102, 0.261] -> 0.938 [0.899, 0.962] in "
-        "69 s; permuted acceptance 0.010 [0.003, 0.039], all answers 0.000 (`reef demo --recipe "
-        "sft --arms all --minutes 1.5`)"
+        "the greeting that users accept, seeds 0, 1, 2: 0.938, 0.911, 0.917 in 69 to 89 s; one "
+        "seed of permuted acceptance 0.010 [0.003, 0.039], of all answers 0.000 (`reef demo "
+        "--recipe sft --arms all --minutes 1.5`)"
     )
     knobs_type = Knobs
     knobs: Knobs
