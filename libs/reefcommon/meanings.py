@@ -23,11 +23,11 @@ def meaning(model: type[BaseModel], name: str) -> str:
 @cache
 def _strings(cls: type) -> dict[str, str]:
     try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # made without a file, or built in
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    # Made without a file, or built in; or a text of it goes further left than the class.
+    except (OSError, TypeError, SyntaxError):
         return {}
     found: dict[str, str] = {}
-    (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
     for field, below in pairwise(definition.body):
         match field, below:

@@ -26,3 +26,12 @@ def test_a_field_means_the_string_below_it_or_its_description():
 def test_a_class_without_a_file_means_nothing():
     made = type("Made", (BaseModel,), {"__annotations__": {"key": int}, "key": 1})
     assert meaning(made, "key") == ""
+
+
+def test_a_class_whose_source_cannot_be_read_alone_means_nothing():
+    class Inner(BaseModel):
+        key: int = 1
+        """below it
+at the margin: the source of the class alone is no Python"""
+
+    assert meaning(Inner, "key") == ""

@@ -18,7 +18,9 @@ from reefcommon.config import parse
 from reefcommon.errors import BadConfig
 from services.experience.domain.samples import untrainable
 from services.gateway.domain.upstream_body import OPENAI
+from services.gateway.upstream.providers import Provider
 from services.gateway.upstream.upstreams import providers_of
+from services.gateway.upstream.wire import Connection
 
 from .conftest import CHAT, Bench, bench_of, serving
 from .stub_engine import StubEngine
@@ -346,3 +348,32 @@ async def test_no_answer_header_or_event_repeats_the_key(tmp_path, monkeypatch, 
         assert "told Bearer ***" in answer.text
         assert "told Bearer ***" in record
         assert KEY not in answer.text + str(answer.headers) + record
+
+
+async def test_a_client_that_goes_while_the_key_is_read_again_leaves_nothing(tmp_path, monkeypatch):
+    asked: list[Provider] = []
+
+    async def read_for_long(provider: Provider, _refused: bytes) -> bool:
+        asked.append(provider)
+        await asyncio.sleep(60)
+        return True
+
+    cut: list[int] = []
+
+    def noted(connection: Connection) -> None:
+        cut.append(connection.status)
+        whole(connection)
+
+    whole = Connection.cut
+    monkeypatch.setattr(Provider, "_renewed", read_for_long)
+    monkeypatch.setattr(Connection, "cut", noted)
+    async with provided(tmp_path, THEIRS, key="sk-another") as (bench, _):
+        request = asyncio.create_task(bench.chat())
+        async with asyncio.timeout(5):
+            while not asked:
+                await asyncio.sleep(0.01)
+            assert asked[0].node.in_flight == 1
+            request.cancel()
+            while asked[0].node.in_flight:
+                await asyncio.sleep(0.01)
+        assert cut == [401]

@@ -125,7 +125,13 @@ class Provider:
                 raise found from error
             raise
         status = connection.status
-        if status in (401, 403) and await self._renewed(key):
+        try:
+            renewed = status in (401, 403) and await self._renewed(key)
+        except BaseException:  # the client has gone
+            connection.cut()
+            node.in_flight -= 1
+            raise
+        if renewed:
             connection.cut()
             node.in_flight -= 1
             return await self._post(exchange, body, until)
