@@ -53,7 +53,8 @@ def pace(consumer: AIOKafkaConsumer) -> Callable[[], None]:
             expect()
         rests = time.monotonic() - heard >= QUIET_AFTER_S
         fetcher._fetch_max_wait_ms = LOOK_MS if rests else wait_ms  # noqa: SLF001
-        if rests:
+        task = asyncio.current_task()
+        if rests and not (task and task.cancelling()):  # aiokafka takes it for an empty answer
             with suppress(asyncio.CancelledError):  # the partitions are gone, or the consumer stops
                 await asyncio.sleep(pause_s(wait_ms))
         return found

@@ -157,3 +157,26 @@ async def test_a_long_call_and_an_old_host_are_not_noted(ends, monkeypatch):
     monkeypatch.setattr(host_ends, "WATCHED_S", 0.0)
     for _ in range(MAX_ENDS + 1):
         await cut(host)
+
+
+async def test_a_cancellation_at_the_end_of_a_call_is_kept(ends, monkeypatch):
+    async def settle(*_args: object) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ending.set()
+            await asyncio.sleep(0.1)
+
+    ending = asyncio.Event()
+    monkeypatch.setattr(HostEnds, "_settle", settle)
+
+    async def call() -> None:
+        async with ends().noted("decide"):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(call())
+    await asyncio.wait_for(ending.wait(), 5)
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+    assert task.cancelled()

@@ -125,3 +125,26 @@ def test_another_client_fetches_as_before() -> None:
     made = type("Consumer", (), {"_fetcher": object()})
     pace(made)  # type: ignore[arg-type]
     assert not hasattr(made._fetcher, "_proc_fetch_request")
+
+
+class Away(Fetcher):
+    """Takes a cancellation for an empty answer, as aiokafka does."""
+
+    async def _proc_fetch_request(self, _assignment: Any, _node: int, _request: Any) -> bool:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return False
+        return True
+
+
+async def test_a_fetch_that_is_cancelled_makes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_pace, "QUIET_AFTER_S", 0.0)
+    monkeypatch.setattr(kafka_pace, "pause_s", lambda _wait_ms: 60.0)
+    made = type("Consumer", (), {"_fetcher": Away()})
+    pace(made)  # type: ignore[arg-type]
+    task = asyncio.create_task(made._fetcher._proc_fetch_request(None, 0, Request))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=2)
+    assert ended

@@ -64,8 +64,7 @@ class HostEnds:
                 yield
             finally:
                 settling.cancel()
-                with suppress(asyncio.CancelledError):
-                    await settling
+                await asyncio.wait([settling])  # and not the task: a cancellation of ours would go
                 await self._end(call)
 
     async def _settle(self, call: str, turn: AsyncExitStack) -> None:
