@@ -87,7 +87,6 @@ class Handlers(Reports):
             after = ""
             # The store may have reports that another process has parked, or one before this.
             looks = len(self.parking) > 0 or self._sweeps % LOOK_EVERY_SWEEPS == 0
-            self._sweeps += 1
             while looks and (page := await self.store.parked(after=after, limit=SWEEP_PAGE)):
                 after = page[-1].report.event_id
                 still_waiting = await self.join(page, {})
@@ -95,6 +94,7 @@ class Handlers(Reports):
                 limit = self.now() - self.report_wait
                 if caught_up:
                     await self.expire(one for one in still_waiting if one.parked_at < limit)
+            self._sweeps += 1  # only now: a look that failed is made again by the next sweep
             if caught_up:
                 await self.units.sweep(horizon or Horizon(self.now()))
         self._show()

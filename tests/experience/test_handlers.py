@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import ANY
+from unittest.mock import ANY, AsyncMock
 
 import pytest
 
@@ -76,6 +76,20 @@ async def test_a_parked_report_survives_a_restart(service: Service) -> None:
     after = await service.restarted()
     await after.take(record)
     assert samples(after) == []
+    await after.handlers.sweep(caught_up=True)
+    assert len(samples(after)) == 1
+
+
+async def test_a_sweep_that_failed_looks_again(service: Service) -> None:
+    """Else a report of an earlier process waited for six sweeps more."""
+    record = inference()
+    await service.take(report(record.event_id))
+    after = await service.restarted()
+    await after.take(record)
+    parked, after.store.parked = after.store.parked, AsyncMock(side_effect=Unavailable(""))
+    with pytest.raises(Unavailable):
+        await after.handlers.sweep(caught_up=True)
+    after.store.parked = parked
     await after.handlers.sweep(caught_up=True)
     assert len(samples(after)) == 1
 
