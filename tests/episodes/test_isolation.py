@@ -7,7 +7,7 @@ import pytest
 from reefcommon.errors import BadConfig, Unavailable
 from reefkit.episodes import isolation
 from reefkit.episodes.runner import check_section
-from tests.episodes.conftest import Model, needs_bubblewrap, runner_at, seat, task
+from tests.episodes.conftest import ISOLATIONS, Model, needs_bubblewrap, runner_at, seat, task
 
 
 def answers(model: Model, *lines: str) -> None:
@@ -47,7 +47,7 @@ async def test_an_isolated_agent_reads_its_own_files_alone(model: Model, tmp_pat
     assert "password" in [step.text for step in here.steps], "else the test shows nothing"
 
 
-@pytest.mark.parametrize("isolation_kind", ["bubblewrap", "local"])
+@pytest.mark.parametrize("isolation_kind", ISOLATIONS)
 async def test_an_agent_is_the_first_to_end_if_memory_is_short(
     model: Model, tmp_path: Path, isolation_kind: str
 ) -> None:
@@ -57,6 +57,7 @@ async def test_an_agent_is_the_first_to_end_if_memory_is_short(
     assert [step.text.strip() for step in done.steps if step.role == "tool"] == ["1000"]
 
 
+@needs_bubblewrap
 async def test_an_isolated_agent_fills_neither_memory_nor_disk(
     model: Model, tmp_path: Path
 ) -> None:

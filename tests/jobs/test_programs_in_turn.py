@@ -12,7 +12,7 @@ class Queue:
     def __init__(self):
         self.ran, self.one = [], asyncio.Lock()
 
-    async def run(self, program, *, stdin, files, limits):
+    async def run(self, program, **_options):
         async with self.one:
             await asyncio.sleep(0)
             self.ran.append(program)

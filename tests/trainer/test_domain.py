@@ -1,6 +1,8 @@
 """Which state the next step starts from, and which samples are spent."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,9 +93,9 @@ def test_weights_of_a_harness_release_are_those_below_it():
 
 async def choose(binding, waiting, used, head):
     executor = WeightExecutor(binding, None, None, None, kept_states=1)
-    return await Admission(binding, executor, BoundedCall("decide", 10.0)).choose(
-        waiting, used, head
-    )
+    ends = SimpleNamespace(noted=lambda _call: nullcontext())
+    admission = Admission(binding, executor, BoundedCall("decide", 10.0), ends)
+    return await admission.choose(waiting, used, head)
 
 
 async def test_a_record_is_used_once_and_its_second_sample_waits_for_the_first():

@@ -46,11 +46,11 @@ async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
 async def test_a_restart_shows_the_last_finished_step(rig):
     await arrive(rig, 0, 1)
     await rig.settle()
-    shown = rig.loop.context.step, rig.loop.context.figures
+    shown = rig.loop.context.step, rig.loop.context.last_metrics
     assert shown[0] == 1
     assert shown[1]
     await rig.restart()
-    assert (rig.loop.context.step, rig.loop.context.figures) == shown
+    assert (rig.loop.context.step, rig.loop.context.last_metrics) == shown
 
 
 async def test_published_rejected_and_rolled_back_actors(rig):
