@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import orjson
@@ -18,6 +19,7 @@ from aiohttp import web
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8  # an agent and its helpers; the bodies of more would fill the host's memory
+_CUT_OFF_WITHIN_S = 5.0
 _CHAT = "/v1/chat/completions"
 _ASKED = frozenset(
     {_CHAT, "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"}
@@ -52,6 +54,7 @@ class Relay:
     away: bool = False
     client: aiohttp.ClientSession | None = None
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    open: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -61,8 +64,14 @@ class Relay:
         path, method = request.path, request.method
         if (method, path in _ASKED) != ("POST", True) and (method, path) != ("GET", "/v1/models"):
             return _refusal(403, f"an agent on trial may not ask {method} {path}")
-        async with self.turns:
-            return await self._answer(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self.open.add(task)
+        try:
+            async with self.turns:
+                return await self._answer(request)
+        finally:
+            self.open.discard(task)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -130,6 +139,9 @@ async def running(relay: Relay, listener: socket.socket) -> AsyncIterator[Relay]
             yield relay
         finally:
             await runner.cleanup()
+            # Cut off, and not ended: each gives its connection back first.
+            if relay.open:
+                await asyncio.wait(relay.open, timeout=_CUT_OFF_WITHIN_S)
             await asyncio.sleep(0)  # a transport closes in the loop's next round
 
 
