@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.engine.adapters import AdapterRegistry
+from services.engine.domain.batching import ROW_TOKENS
 from services.engine.domain.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from services.engine.domain.outputs import Delta, Event, Failed
 from services.engine.domain.sampling import SamplingParams, check_ids
@@ -119,7 +120,7 @@ class Engine:
         for ids, one in zip(prompts, params, strict=True):
             check_ids("prompt", ids, self.vocab_size)
             one.check_vocabulary(self.vocab_size, self.loop.runner.eos_ids)
-        self._check_room(len(prompts), params)
+        self._check_room(prompts, params)
         given = params[0].seed
         seed = self._seeds.getrandbits(63) if given is None else given
         generation = Generation(self.loop, seed)
@@ -144,10 +145,16 @@ class Engine:
         message = f"This model's maximum context length is {limit} tokens: {reason}"
         return InvalidRequestError(field, message)
 
-    def _check_room(self, count: int, params: Sequence[SamplingParams]) -> None:
-        most = self.settings.max_num_seqs
+    def _check_room(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+    ) -> None:
+        most, count = self.settings.max_num_seqs, len(prompts)
         if any(one.n > most for one in params):
             raise InvalidRequestError("n", f"n must not be above max_num_seqs ({most})")
+        tokens, asked = most * ROW_TOKENS, zip(prompts, params, strict=True)
+        if any(one.n > 1 and one.n * (len(ids) + one.max_tokens) > tokens for ids, one in asked):
+            words = f"n times (prompt + max_tokens) must not be above {tokens}; name a max_tokens"
+            raise InvalidRequestError("n", words)
         if not self.loop.alive:
             raise EngineStoppedError("the generation loop has stopped")
         waiting = self.loop.lane(background=any(one.priority > 0 for one in params)).waiting

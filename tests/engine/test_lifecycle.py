@@ -53,6 +53,19 @@ def test_a_client_that_leaves_the_queue_is_forgotten(own_node):
         assert len(running.result()["choices"][0]["token_ids"]) == 600
 
 
+def test_answers_of_one_request_that_are_too_long_together_are_refused(own_node, monkeypatch):
+    """They would take the memory of several times the rows that there may be."""
+    monkeypatch.setattr("services.engine.engine.ROW_TOKENS", 64)  # 256 for four rows
+    node = own_node(max_num_seqs=4)
+    with node.client() as client:
+        refused = client.post("/v1/chat/completions", json=LONG | {"n": 4})
+        assert refused.status_code == 400
+        assert "name a max_tokens" in refused.json()["error"]["message"]
+        assert client.post("/v1/chat/completions", json=LONG | {"n": 1}).status_code == 200
+        few = LONG | {"n": 4, "max_tokens": 2}
+        assert client.post("/v1/chat/completions", json=few).status_code == 200
+
+
 def test_a_full_queue_says_when_to_come_back(own_node):
     node = own_node(max_queued_requests=1)
     with node.client() as client, ThreadPoolExecutor(1) as pool:
