@@ -3,9 +3,11 @@
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from faststream.kafka import KafkaBroker, TestKafkaBroker
+from faststream.message import StreamMessage
 from pydantic import TypeAdapter
 
 from reefcommon import topics
@@ -34,7 +36,11 @@ def listening(broker: KafkaBroker, topic: str) -> list[bytes]:
     """What is published on a topic from now on."""
     heard: list[bytes] = []
 
-    @broker.subscriber(topic, decoder=lambda message: message.body)
+    # A plain function would run in a pool of threads, and two messages would change places.
+    async def raw(message: StreamMessage[Any]) -> bytes:
+        return message.body
+
+    @broker.subscriber(topic, decoder=raw)
     async def hear(body: bytes) -> None:
         heard.append(body)
 
