@@ -69,7 +69,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     outside, broker = Outside.connect(system, SERVICE)
     upkeep = build(config, settings, outside)
     broker.include_router(routes(upkeep.handlers, *webhook_routes(settings.webhook_url)))
-    rounds = Periodic("upkeep", upkeep.round, settings.reconcile_every_s)
+    rounds = Periodic("upkeep", upkeep.turn, settings.reconcile_every_s)
     health = Health(SERVICE, broker=broker, facts=upkeep.facts())
     health.checks.update(restored=upkeep.check, upkeep=rounds.check)
     tasks = (

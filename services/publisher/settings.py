@@ -14,7 +14,7 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="REEF_PUBLISHER_")
 
     reconcile_every_s: float = Field(1.0, gt=0)
-    """interval at which every node is compared with the heads"""
+    """how often nodes are compared with the heads; at rest, every second time is left out"""
     stage_within_s: float = Field(60.0, gt=0)
     """longest time of one node to load a release and answer the probe"""
     publish_within_s: float = Field(120.0, gt=0)

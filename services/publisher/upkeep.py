@@ -49,6 +49,7 @@ class Upkeep:
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Configured scenarios that were refused: the nodes serve full weights of another one."""
+    _left_out: bool = False
     _slow_since: dict[str, float] = field(default_factory=dict)
     _unannounced: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
@@ -80,6 +81,13 @@ class Upkeep:
         for scenario in self.scenarios:
             await self.handlers.create(scenario)
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
+
+    async def turn(self) -> None:
+        """Do a round; at rest every second turn is left out."""
+        at_rest = self.synced and not self.apart and not self._unannounced
+        self._left_out = at_rest and not self._left_out
+        if not self._left_out:
+            await self.round()
 
     async def round(self) -> None:
         known = await self.heads.scenarios()

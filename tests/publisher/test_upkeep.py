@@ -37,3 +37,20 @@ async def test_without_heads_the_nodes_wait_for_the_log(world: World) -> None:
     await fresh.start()
     await fresh.round()
     assert fresh.synced
+
+
+async def test_at_rest_every_second_turn_is_left_out(world: World) -> None:
+    publisher = await world.started()
+    release = await world.publish(publisher, "first")
+    await publisher.turn()
+    (node, *_) = world.nodes
+    node.down = True
+    await publisher.turn()
+    assert publisher.apart == {}, "left out"
+    await publisher.turn()
+    assert node.url in publisher.apart
+    node.down = False
+    node.adapters.clear()
+    await publisher.turn()
+    assert release.adapter in node.adapters, "none is left out while a node is out of rotation"
+    assert publisher.apart == {}
