@@ -20,6 +20,8 @@ AverageRate = Annotated[float, Field(ge=0, le=1, description=_AVERAGE)]
 
 
 class ChunkedKnobs(PolicyKnobs):
+    """Knobs of a loss that is computed some tokens at a time."""
+
     batch_size: int = Field(32, ge=1, description="units per optimizer step")
     chunk_positions: int = Field(
         512, ge=1, description="positions whose distributions are in memory at once"
@@ -27,6 +29,8 @@ class ChunkedKnobs(PolicyKnobs):
 
 
 class DistillationKnobs(ChunkedKnobs):
+    """Knobs of a student that is pulled towards a teacher at each token."""
+
     divergence: Divergence = "forward_kl"
     jsd_beta: float = Field(0.5, gt=0, lt=1, description="the teacher's share in `jsd`")
     top_k: int = Field(0, ge=0, description="ids that are compared at each token; 0: all")

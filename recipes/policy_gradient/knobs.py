@@ -55,6 +55,8 @@ class PolicyKnobs(recipe.Knobs):
 
 
 class PolicyGradientKnobs(PolicyKnobs):
+    """Knobs of the importance ratio's mask, and of an entropy bonus."""
+
     eps_clip: float = Field(0.3, gt=0, le=1, description="ratios up to 1 - eps_clip are masked")
     eps_clip_high: float = Field(5.0, gt=0, description="ratios from 1 + eps_clip_high are masked")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean entropy as a reward")

@@ -19,6 +19,8 @@ PROPOSER, SERVED = "proposer", "served"
 
 
 class ProposerKnobs(Knobs):
+    """Knobs of a recipe that asks a model for changes of the harness."""
+
     proposer: str = ""
     """the model of `models:` that is asked; absent: `proposer` if there is one, else `served`"""
     proposer_max_tokens: int = Field(2048, ge=16, description="tokens of its answers at most")

@@ -47,3 +47,25 @@ def test_types_bounds_and_defaults_come_from_the_fields():
 def test_the_examples_can_be_used():
     examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert [len(parse(text).reef) for text in examples] == [1, 2, 1, 1, 1]
+
+
+def rows_by_title() -> dict[str, dict[str, str]]:
+    """Of each section of the knobs: its own rows by key, then those of the sections it links."""
+    sections = PAGE.split("<!-- generated: knobs -->")[1].split("\n### ")[1:]
+    texts = dict(section.split("\n", 1) for section in sections)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()): title for title in texts}
+    found = {}
+    for title, text in texts.items():
+        linked = [anchors[anchor] for anchor in re.findall(r"\]\(#([\w-]+)\)", text)]
+        tables = [
+            dict(re.findall(r"^(?=\| `(\w+)`)(.*)$", texts[t], re.MULTILINE))
+            for t in [title, *linked]
+        ]
+        found[title] = {key: row for rows in reversed(tables) for key, row in rows.items()}
+    return found
+
+
+@pytest.mark.parametrize("name", serve_yaml.recipes())
+def test_the_linked_tables_have_all_knobs_of_a_recipe(name):
+    whole = serve_yaml.table(serve_yaml.recipes()[name].knobs_type).splitlines()[2:]
+    assert sorted(rows_by_title()[name].values()) == sorted(whole)
