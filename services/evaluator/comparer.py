@@ -113,8 +113,8 @@ class Comparer:
             base = candidate.base_release_id
             stale = f"stale_base: made from {base}, but {head.release_id} is the head"
             return _evaluation(Ruling("reject", stale), rule, head)
-        if (judging := self._alone(candidate, head, plan, rule)) is not None:
-            return await judging
+        if (comparison := self._without_trial(candidate, head, plan, rule)) is not None:
+            return await comparison
         samples: list[HeldOut] = []
         if rule.policy != "always":
             samples = await self.evidence.samples(candidate.scenario)
@@ -166,7 +166,7 @@ class Comparer:
             given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
             return await self.episodes.compare(node, sides, *given)
 
-    def _alone(
+    def _without_trial(
         self, candidate: CandidateProposed, head: Release, plan: Plan, rule: Rule
     ) -> Awaitable[Evaluation] | None:
         if candidate.kind == "routing":

@@ -98,7 +98,7 @@ class Exchange:
     broken: bool = False
 
     def fall_to_head(self) -> None:
-        """Ask the head instead of the release that a policy has chosen."""
+        """Ask the head instead of the release that a routing policy has chosen."""
         assert self.head is not None
         (self.release, self.model), self.head = self.head, None
         self.loads = {}
