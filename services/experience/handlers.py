@@ -59,7 +59,7 @@ class Handlers(Reports):
         if sessions:
             # Older sessions than these may be open in the store alone.
             oldest = sessions[-1].last_at - timedelta(seconds=within_s)
-            self.book.forget(sessions[0].last_at if len(sessions) == limit else oldest)
+            self.book.note_missing(sessions[0].last_at if len(sessions) == limit else oldest)
         self.parking.expired = await self.store.has_expired()
         await self.units.begin(self.wants, self.now())
         log.info("sessions_restored", open=len(self.book))
@@ -105,14 +105,14 @@ class Handlers(Reports):
         inferences = [(a, a.event) for a in arrivals if isinstance(a.event, InferenceRecorded)]
         feedback = [(a, a.event) for a in arrivals if isinstance(a.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
-        candidates = await self.new_reports(feedback, dead) if feedback else {}
+        reports = await self.new_reports(feedback, dead) if feedback else {}
         # Expired reports wait in the store alone; a late record still joins them.
         late = await self.store.expired(list(records)) if records and self.parking.expired else ()
-        candidates |= {
+        reports |= {
             parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))
         }
-        if candidates:
-            await self.join(list(candidates.values()), records)
+        if reports:
+            await self.join(list(reports.values()), records)
         # Last: the others of the batch have had their effect then.
         await self.bury(dead)
 
@@ -187,8 +187,8 @@ class Handlers(Reports):
         for arrival, event in arrivals:
             expected = self._next_offsets.get((arrival.topic, arrival.partition), 0)
             if arrival.offset > expected:
-                self.book.forget(event.at)
-                self.units.forget()
+                self.book.note_missing(event.at)
+                self.units.reread()
             self._next_offsets[arrival.topic, arrival.partition] = max(expected, arrival.offset + 1)
 
     async def _entry(self, event: InferenceRecorded, shard: bytes) -> Entry:

@@ -82,9 +82,9 @@ class Reports:
     ) -> dict[str, Parked]:
         """Return the reports without an effect so far; add the impossible reports to `dead`."""
         states = await self.store.report_states([report.event_id for _, report in arrivals])
-        candidates: dict[str, Parked] = {}
+        reports: dict[str, Parked] = {}
         for arrival, report in arrivals:
-            known, twin = states.get(report.event_id), candidates.get(report.event_id)
+            known, twin = states.get(report.event_id), reports.get(report.event_id)
             digest = known.digest if known is not None else report.content_digest
             if twin is not None:
                 digest = twin.report.content_digest
@@ -102,30 +102,30 @@ class Reports:
                 # An expired report that is sent again waits anew.
                 since = known.parked_at if known and known.state == "parked" else self.now()
                 at = place.partition, place.offset
-                candidates[report.event_id] = Parked(report, since, *at, arrival.key)
-        return candidates
+                reports[report.event_id] = Parked(report, since, *at, arrival.key)
+        return reports
 
-    async def join(self, candidates: Sequence[Parked], records: Records) -> list[Parked]:
+    async def join(self, reports: Sequence[Parked], records: Records) -> list[Parked]:
         """Make samples of the reports whose records are all known; park and return the others.
 
         A report whose sample is refused by the store or by the broker is dead, it alone.
         """
         try:
-            return await self._join(candidates, records)
+            return await self._join(reports, records)
         except Poison as error:
-            if len(candidates) > 1:
-                return [left for one in candidates for left in await self.join([one], records)]
-            await self.dead.bury(_as_arrival(candidates[0]), str(error))
-            await self._mark([self._row(candidates[0], "refused")])
+            if len(reports) > 1:
+                return [left for one in reports for left in await self.join([one], records)]
+            await self.dead.bury(_as_arrival(reports[0]), str(error))
+            await self._mark([self._row(reports[0], "refused")])
             return []
 
-    async def _join(self, candidates: Sequence[Parked], records: Records) -> list[Parked]:
-        references = {each for parked in candidates for each in parked.report.references}
+    async def _join(self, reports: Sequence[Parked], records: Records) -> list[Parked]:
+        references = {each for parked in reports for each in parked.report.references}
         needed = references - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
         rows: list[ports.ReportRow] = []
-        for parked in candidates:
+        for parked in reports:
             report = parked.report
             # A record of another scenario counts as unknown: the reporter must not learn of it.
             there = [found[reference] for reference in report.references if reference in found]

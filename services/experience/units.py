@@ -87,7 +87,7 @@ class Units:
         await self.store.insert_periods(changed)
         self.periods = known.updated(changed)
 
-    def forget(self) -> None:
+    def reread(self) -> None:
         """Read all lines from the store again: another process has handled their log meanwhile."""
         self._lines.clear()
         self._unread = True
@@ -137,7 +137,7 @@ class Units:
             return
         if horizon.partitions != self._partitions:
             self._partitions = horizon.partitions
-            self.forget()
+            self.reread()
         if self._unread:
             runs = await self.store.open_runs()
             self._open = {run.key: (run.last_at, run.partition) for run in runs}

@@ -282,7 +282,7 @@ def places_of(entries: list[Entry], max_open: int, cuts: list[int]) -> list[Assi
         sessions.settle([one.record_id for one in batch], newest=max(one.at for one in batch))
         if number % 2:
             sessions = book(max_open=max_open)
-            sessions.forget(max(one.at for one in entries[:end]))
+            sessions.note_missing(max(one.at for one in entries[:end]))
     return places
 
 

@@ -126,7 +126,7 @@ class SessionBook:
             if known is None or known.sequence < session.sequence:
                 self._put(session)
 
-    def forget(self, at: datetime) -> None:
+    def note_missing(self, at: datetime) -> None:
         """Note that sessions up to this time may be in the store and not here."""
         self._forgotten = at if self._forgotten is None else max(self._forgotten, at)
 
@@ -177,7 +177,7 @@ class SessionBook:
             closed = newest - session.last_at > self._ttl
             if not closed and len(self._sessions) <= self._max_open:
                 break
-            self.forget(session.last_at)
+            self.note_missing(session.last_at)
             self._unlist(self._sessions.pop(key))
             self.evicted += not closed
 
