@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.bench import gateway, harness
+from tests.bench import gateway, harness, traffic
 from tests.bench.harness import Row, Table, tell
 
 NAME = "dialects"
@@ -24,10 +24,10 @@ WHAT = "CPU of an exchange in the formats beside chat, and with a harness put in
 
 RULED = "ruled"
 SERVE = f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nmodel: tiny\nharness: {{apply: {{{RULED}: system_prompt}}}}\n"
-SYSTEM, USER = (message["content"] for message in gateway.BODY["messages"])  # type: ignore[index, attr-defined]
+SYSTEM, USER = (message["content"] for message in traffic.BODY["messages"])  # type: ignore[index, attr-defined]
 COMMON = {"model": "reef", "temperature": 0.7}
 KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "chat": ("/v1/chat/completions", "default", gateway.BODY),
+    "chat": ("/v1/chat/completions", "default", traffic.BODY),
     "messages": (
         "/v1/messages",
         "default",
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[str, str, dict[str, object]]] = {
         "default",
         {**COMMON, "max_output_tokens": 64, "instructions": SYSTEM, "input": USER},
     ),
-    "harness applied": ("/v1/chat/completions", RULED, gateway.BODY),
+    "harness applied": ("/v1/chat/completions", RULED, traffic.BODY),
 }
 HEAD = (
     b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nx-reef-scenario: %b\r\n"
@@ -119,12 +119,12 @@ async def run(options: argparse.Namespace) -> Table:
             stream = form == "stream"
             count = options.requests // (3 if stream else 1)
             for kind in KINDS:  # warm: code paths, connections, partitions, the tree's text
-                await gateway.ask(
+                await traffic.ask(
                     found.gateway[0], requests(kind, stream, count // 2), options.clients
                 )
             rounds = [
                 {
-                    kind: await gateway.timed(
+                    kind: await traffic.timed(
                         *found.gateway, requests(kind, stream, count), options.clients
                     )
                     for kind in KINDS

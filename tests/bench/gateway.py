@@ -10,122 +10,25 @@ has the first core for itself, everything else shares the second. Rounds of both
 
 Every client asks in sessions of its own, in turns (`--sessions`), so that events go to all partitions. On S3 the broker (Tansu) writes each
 batch to SeaweedFS before it acknowledges.
+
+`--beside PATH` lets the gateway of another checkout take turns too, on the same broker: beside_ms is its CPU an exchange, of_beside ours in
+units of it. Other work on the machine disturbs the lowest quartile of the rounds least (`--quartile`).
 """
 
 import argparse
-import asyncio
 import contextlib
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import orjson
-
 from tests.bench import harness
-from tests.bench.harness import Row, Table, apart, cpu_s, free_port, program, tell
+from tests.bench.harness import Row, Table, apart, free_port, program, tell
+from tests.bench.traffic import Traffic, ask, measure, scenario_name
 
 NAME = "gateway"
 WHAT = "CPU per recorded exchange beside a bare pass-through; added latency"
-
-BODY = {
-    "model": "reef",
-    "messages": [
-        {"role": "system", "content": "You are a careful assistant. " * 8},
-        {"role": "user", "content": "What is the capital of France? " * 4},
-    ],
-    "temperature": 0.7,
-    "max_tokens": 64,
-}
-BODIES = {"unary": orjson.dumps(BODY), "stream": orjson.dumps({**BODY, "stream": True})}
-REQUEST = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nx-reef-scenario: %b\r\n"
-    b"x-reef-tag-session: %b\r\nx-reef-tag-task: bench\r\ncontent-length: %d\r\n\r\n%b"
-)
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What the clients ask: exchanges of `kind` in `sessions` sessions, which lie in `scenarios` scenarios."""
-
-    kind: str
-    sessions: int = 100
-    scenarios: int = 1
-
-    def requests(self, count: int, skip: int = 0) -> list[bytes]:
-        """`count` requests after the first `skip`, whole; the sessions take turns."""
-        body = BODIES[self.kind]
-        turns = [n % self.sessions for n in range(skip, skip + count)]
-        whole = {
-            n: REQUEST % (scenario_name(n % self.scenarios).encode(), b"s-%d" % n, len(body), body)
-            for n in set(turns)
-        }
-        return [whole[n] for n in turns]
-
-
-def scenario_name(number: int) -> str:
-    """The names of the scenarios."""
-    return "default" if number == 0 else f"bench-{number}"
-
-
-# ------------------------------------------------------------------ the driver
-
-
-async def client(port: int, requests: list[bytes], latencies: list[float]) -> None:
-    """One kept-alive connection that asks one request after another."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
-    try:
-        for request in requests:
-            started = time.perf_counter()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise SystemExit(f"not answered: {head[:200]!r} {await reader.read(300)!r}")
-            if b"chunked" in head:
-                await reader.readuntil(b"\r\n0\r\n\r\n")
-            else:
-                await reader.readexactly(
-                    next(
-                        int(line[15:])
-                        for line in head.split(b"\r\n")
-                        if line.startswith(b"content-length:")
-                    )
-                )
-            latencies.append(time.perf_counter() - started)
-    finally:
-        writer.close()
-
-
-async def ask(port: int, requests: list[bytes], clients: int) -> list[float]:
-    """All requests by so many clients at once; latencies in seconds."""
-    latencies: list[float] = []
-    await asyncio.gather(*(client(port, requests[n::clients], latencies) for n in range(clients)))
-    return latencies
-
-
-async def measure(
-    port: int, pid: int, traffic: Traffic, clients: int, count: int, *, skip: int = 0
-) -> Row:
-    """CPU ms and latency ms per exchange."""
-    return await timed(port, pid, traffic.requests(max(count, clients), skip), clients)
-
-
-async def timed(port: int, pid: int, requests: list[bytes], clients: int) -> Row:
-    """CPU ms and latency ms of one of these requests."""
-    used, started = cpu_s(pid), time.perf_counter()
-    latencies = await ask(port, requests, clients)
-    wall, used = time.perf_counter() - started, cpu_s(pid) - used
-    return {
-        "cpu_ms": used / len(latencies) * 1000,
-        "p50_ms": harness.quantile(latencies, 0.5) * 1000,
-        "p99_ms": harness.quantile(latencies, 0.99) * 1000,
-        "per_s": len(latencies) / wall,
-    }
-
-
-# ------------------------------------------------------------------ the servers
 
 
 @dataclass(frozen=True)
@@ -134,6 +37,7 @@ class Servers:
 
     bare: tuple[int, int]
     gateway: tuple[int, int]
+    beside: tuple[int, int] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -144,11 +48,13 @@ async def servers(
     scenarios: int = 1,
     serve: str = "",
     before: Callable[[str, Path], Awaitable[None]] | None = None,
+    beside: Path | None = None,
 ) -> AsyncIterator[Servers]:
     """The pass-through and the gateway, before the same serving node; `broker` is `memory` or `s3`.
 
     idempotence: as in production. Tansu has none, so a door before it acknowledges the events.
     serve: the gateway's serve.yaml; `before` gets Redis and the state directory before it starts.
+    beside: another checkout, whose gateway is started too.
     """
     from reefcommon.config import parse
     from reefstack.embedded import Options, embedded_stack
@@ -195,7 +101,15 @@ async def servers(
                 program("-m", "services.gateway", port=gateway, env=env) as gateway_pid,
             ):
                 apart([bare_pid, gateway_pid])
-                yield Servers((bare, bare_pid), (gateway, gateway_pid))
+                found = Servers((bare, bare_pid), (gateway, gateway_pid))
+                if beside is None:
+                    yield found
+                    return
+                port = free_port()
+                env["REEF_GATEWAY_PORT"] = str(port)
+                with program("-m", "services.gateway", port=port, env=env, root=beside) as pid:
+                    apart([pid])
+                    yield replace(found, beside=(port, pid))
 
 
 async def prepared(kafka: str, redis_url: str, scenarios: int) -> None:
@@ -215,26 +129,43 @@ async def prepared(kafka: str, redis_url: str, scenarios: int) -> None:
     await redis.aclose()
 
 
-async def compare(found: Servers, traffic: Traffic, clients: int, count: int, rounds: int) -> Row:
-    """Rounds of both servers in turns, as one row."""
-    for port, _ in (found.bare, found.gateway):  # warm: code paths, connections, partitions
-        await ask(port, traffic.requests(max(count // 4, clients)), clients)
+async def compare(
+    found: Servers,
+    traffic: Traffic,
+    clients: int,
+    count: int,
+    rounds: int,
+    *,
+    quartile: bool = False,
+) -> Row:
+    """Rounds of all servers in turns, as one row of medians or lower quartiles."""
+    for server in (found.bare, found.gateway, found.beside):
+        if server is not None:  # warm: code paths, connections, partitions
+            await ask(server[0], traffic.requests(max(count // 4, clients)), clients)
     rows = []
     for _ in range(rounds):
         bare = await measure(*found.bare, traffic, clients, count)
         ours = await measure(*found.gateway, traffic, clients, count)
-        rows.append(
-            {
-                "cpu_ms": ours["cpu_ms"],
-                "bare_ms": bare["cpu_ms"],
-                "ratio": ours["cpu_ms"] / bare["cpu_ms"],
-                "p50_ms": ours["p50_ms"],
-                "added_ms": ours["p50_ms"] - bare["p50_ms"],
-                "p99_ms": ours["p99_ms"],
-                "per_s": ours["per_s"],
-            }
-        )
-    return harness.middle(rows)
+        row = {
+            "cpu_ms": ours["cpu_ms"],
+            "bare_ms": bare["cpu_ms"],
+            "ratio": ours["cpu_ms"] / bare["cpu_ms"],
+            "p50_ms": ours["p50_ms"],
+            "added_ms": ours["p50_ms"] - bare["p50_ms"],
+            "p99_ms": ours["p99_ms"],
+            "per_s": ours["per_s"],
+        }
+        if found.beside is not None:
+            row["beside_ms"] = (await measure(*found.beside, traffic, clients, count))["cpu_ms"]
+        rows.append(row)
+    if not quartile:
+        row = harness.middle(rows)
+    else:
+        row = {name: harness.quantile([row[name] for row in rows], 0.25) for name in rows[0]}
+        row["ratio"] = row["cpu_ms"] / row["bare_ms"]
+    if found.beside is not None:
+        row["of_beside"] = row["cpu_ms"] / row["beside_ms"]
+    return row
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -256,15 +187,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--beside", type=Path, help="another checkout of this repository")
+    parser.add_argument(
+        "--quartile", action="store_true", help="show lower quartiles in place of medians"
+    )
 
 
 async def run(options: argparse.Namespace) -> Table:
     """Measure both servers at each number of clients."""
     if options.quick:
         options.brokers, options.clients, options.requests, options.rounds = ["memory"], [2], 30, 1
+    beside = options.beside and options.beside.resolve()
     rows = []
     for broker, idempotence in _settings(options):
-        async with servers(broker=broker, idempotence=idempotence == "on") as found:
+        on = idempotence == "on"
+        async with servers(broker=broker, idempotence=on, beside=beside) as found:
             for kind in options.kinds:
                 for clients in options.clients:
                     count = (
@@ -273,7 +210,12 @@ async def run(options: argparse.Namespace) -> Table:
                         // (2 if clients == 1 else 1)
                     )
                     row = await compare(
-                        found, Traffic(kind, options.sessions), clients, count, options.rounds
+                        found,
+                        Traffic(kind, options.sessions),
+                        clients,
+                        count,
+                        options.rounds,
+                        quartile=options.quartile,
                     )
                     rows.append(
                         {

@@ -110,11 +110,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def program(*arguments: str, port: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
-    """A Python program whose port answers, ended on leaving. Gives its pid. Its log goes where `REEF_BENCH_LOG` says, else nowhere."""
+def program(
+    *arguments: str, port: int, env: Mapping[str, str] | None = None, root: Path = ROOT
+) -> Iterator[int]:
+    """A Python program of the checkout at `root` whose port answers, ended on leaving. Gives its pid. Its log goes where `REEF_BENCH_LOG` says, else nowhere."""
     with Path(os.environ.get("REEF_BENCH_LOG", os.devnull)).open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, *arguments], env=environment(env), cwd=ROOT, stderr=log, stdout=log
+            [sys.executable, *arguments],
+            env=environment(env, root),
+            cwd=root,
+            stderr=log,
+            stdout=log,
         )
         try:
             deadline = time.monotonic() + 60
@@ -133,9 +139,9 @@ def program(*arguments: str, port: int, env: Mapping[str, str] | None = None) ->
             process.wait(30)
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, with the repository on the path of a child."""
-    path = f"{ROOT}:{ROOT / 'libs'}:{os.environ.get('PYTHONPATH', '')}"
+def environment(more: Mapping[str, str] | None = None, root: Path = ROOT) -> dict[str, str]:
+    """This process's environment, with a checkout of the repository on the path of a child."""
+    path = f"{root}:{root / 'libs'}:{os.environ.get('PYTHONPATH', '')}"
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(more or {})}
 
 

@@ -13,7 +13,7 @@ import argparse
 import statistics
 import sys
 
-from tests.bench import gateway, harness, ingest
+from tests.bench import gateway, harness, ingest, traffic
 from tests.bench.harness import Row, Table, tell
 
 NAME = "scale"
@@ -39,9 +39,9 @@ async def of_gateway(factors: list[int], requests: int, rounds: int) -> list[Row
     async with gateway.servers(broker="memory", scenarios=max(factors)) as servers:
         for _ in range(rounds + 1):  # the first one is warm-up
             for factor in factors:
-                traffic = gateway.Traffic("unary", sessions=100 * factor, scenarios=factor)
-                row = await gateway.measure(
-                    *servers.gateway, traffic, 8, requests, skip=len(found[factor]) * requests
+                asked = traffic.Traffic("unary", sessions=100 * factor, scenarios=factor)
+                row = await traffic.measure(
+                    *servers.gateway, asked, 8, requests, skip=len(found[factor]) * requests
                 )
                 found[factor].append(row["cpu_ms"] * 1000)
     return rows_of("gateway", {factor: taken[1:] or taken for factor, taken in found.items()}, 100)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import gateway, harness
+from tests.bench import harness, traffic
 from tests.bench.harness import Row, Table, cpu_s, free_port, program, tell
 
 NAME = "stack"
@@ -108,13 +108,13 @@ def load() -> None:
 
 async def exchanges(port: int, clients: int, seconds: float) -> list[float]:
     """Ask for so long."""
-    requests = gateway.Traffic("unary").requests(100)
+    requests = traffic.Traffic("unary").requests(100)
     latencies: list[float] = []
     end = time.monotonic() + seconds
 
     async def one(first: int) -> None:
         while time.monotonic() < end:
-            await gateway.client(port, requests[first::clients], latencies)
+            await traffic.client(port, requests[first::clients], latencies)
 
     await asyncio.gather(*(one(n) for n in range(clients)))
     return latencies
