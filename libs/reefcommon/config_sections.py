@@ -86,7 +86,7 @@ class RecipeBinding(BaseModel):
 
     on_stale: OnStale = "merge"
     """a candidate whose base is no longer the head: merge evaluates it again on the new head if
-    only other kinds have changed, reevaluate in any case, refuse never"""
+    only other kinds have changed, reevaluate unless the base weights have, refuse never"""
 
     gate: Literal["own", "joint"] = "own"
     """joint: a LoRA and a harness whose recipes both ask for it are judged, and become a release,

@@ -34,7 +34,7 @@ class Usage(Value):
 
 
 class BodyRef(Value):
-    """A claim check: the body in the object store, by digest."""
+    """A claim check: a file of the body store, by digest."""
 
     uri: str
     sha256: str
