@@ -56,7 +56,7 @@ class Handlers:
         head = await self._head(event.scenario)
         try:
             release = releases.from_candidate(head, event)
-            await self._check_alone(release)
+            await self._check_one_scenario(release)
         except NotPublished as error:
             if error.outcome == "conflicted" and await self.runner.requeue(work):
                 return
@@ -81,7 +81,7 @@ class Handlers:
         try:
             release = await self._planned(event)
             if release is not None:
-                await self._check_alone(release)
+                await self._check_one_scenario(release)
         except NotPublished as error:
             await self._refuse(work, event, error)
             return
@@ -131,7 +131,7 @@ class Handlers:
     async def _pending(self, scenario: str) -> dict[str, events.Release]:
         return {release.release_id: release for release in await self.heads.pending(scenario)}
 
-    async def _check_alone(self, planned: events.Release) -> None:
+    async def _check_one_scenario(self, planned: events.Release) -> None:
         head = await self.heads.head(planned.scenario)
         before = base_weights(head) if head is not None else BASE_CONTENT_ID
         if planned.operation != "creation" and base_weights(planned) == before:
@@ -140,7 +140,7 @@ class Handlers:
         # One other scenario is enough: two can never have come beside full weights.
         heads = {name: await self.heads.head(name) for name in others[:1]}
         bases = {name: base_weights(other) for name, other in heads.items() if other is not None}
-        releases.check_alone(planned, before, bases)
+        releases.check_one_scenario(planned, before, bases)
 
     async def _continue(
         self, work: Work, event: events.CandidateEvaluated | events.Command

@@ -22,8 +22,11 @@ LACKING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A head's policy, as far as it can be followed. `faults`: by release, or `policy`."""
+class FollowedPolicy:
+    """The routing policy of a head, as far as it can be followed.
+
+    `faults`: by release, or `policy`.
+    """
 
     head_id: str
     policy: RoutingPolicy = field(default_factory=RoutingPolicy)
@@ -39,11 +42,11 @@ class Found:
 
 @dataclass(slots=True)
 class Routing:
-    """Follows the policies of the heads. Sessions of a release that is not there get the head."""
+    """Follows the heads' routing policies. Sessions of a release that is not there get the head."""
 
     heads: ReleaseHeads
     contents: Contents | None
-    _found: dict[str, Found] = field(default_factory=dict)
+    _found: dict[str, FollowedPolicy] = field(default_factory=dict)
     _reading: dict[str, asyncio.Lock] = field(default_factory=dict)
     # by scenario and release: the time at which no node held it
     _lacking: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -56,11 +59,11 @@ class Routing:
         name = found.policy.choose(head.scenario, session, tags)
         return found.releases.get(name, head)
 
-    async def found(self, head: Release) -> Found:
+    async def found(self, head: Release) -> FollowedPolicy:
         """Return the policy of a head; an empty one if it has none."""
         content = head.contents.get("routing")
         if content is None:
-            return Found(head.release_id)
+            return FollowedPolicy(head.release_id)
         known = self._found.get(head.scenario)
         if known is not None and known.fits(head):
             return known
@@ -71,7 +74,9 @@ class Routing:
                 known = self._found[head.scenario] = await self._newest(head, content, known)
             return known
 
-    async def _newest(self, head: Release, content: str, known: Found | None) -> Found:
+    async def _newest(
+        self, head: Release, content: str, known: FollowedPolicy | None
+    ) -> FollowedPolicy:
         found = replace(await self._read(head), content=content)
         for name, fault in found.faults.items():
             log.warning("not_routed", scenario=head.scenario, release=name, reason=fault)
@@ -112,17 +117,17 @@ class Routing:
             shown.setdefault(scenario, {})[release_id] = "no serving node holds it"
         return shown
 
-    async def _read(self, head: Release) -> Found:
+    async def _read(self, head: Release) -> FollowedPolicy:
         own, scenario = head.release_id, head.scenario
         try:
             if self.contents is None:
-                return Found(own, faults={"policy": "no artifact store is configured"})
+                return FollowedPolicy(own, faults={"policy": "no artifact store is configured"})
             directory, _ = await self.contents.find(scenario, own, "routing")
             policy = await asyncio.to_thread(read_policy, directory)
             waiting = {one.release_id for one in await self.heads.pending(scenario)}
             named = {name: await self.heads.release(scenario, name) for name in policy.releases}
         except (ApiError, Poison, Unavailable) as error:
-            return Found(own, faults={"policy": str(error)})
+            return FollowedPolicy(own, faults={"policy": str(error)})
         gone = {name: "there is no such release" for name, one in named.items() if one is None}
         # The load of a release that waits is not decided yet: another may take its number first.
         later = {"load_id": "", "loads": {}}
@@ -131,4 +136,4 @@ class Routing:
             for name, one in named.items()
             if one is not None
         }
-        return Found(own, policy, releases, gone)
+        return FollowedPolicy(own, policy, releases, gone)

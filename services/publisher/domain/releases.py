@@ -203,7 +203,7 @@ def resident(chain: Sequence[Release]) -> dict[str, str]:
     return adapters_of(r for r, base in zip(chain, bases, strict=True) if base == bases[0])
 
 
-def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
+def check_one_scenario(planned: Release, before: str, others: Mapping[str, str]) -> None:
     """Check that nodes with full weights serve a single scenario.
 
     `before`: its present base weights; `others`: those of other scenarios.
