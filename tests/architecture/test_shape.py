@@ -11,7 +11,13 @@ SOURCES = sorted(
     path for folder in ("libs", "services", "recipes") for path in (ROOT / folder).rglob("*.py")
 )
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "services").glob("*/README.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "recipes").glob("README.md"),
+        *(ROOT / "services").glob("*/README.md"),
+        *(ROOT / "libs").glob("*/README.md"),
+    ]
 )
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
