@@ -15,8 +15,8 @@ from reefkit.kafka_offsets import open_consumer
 
 LoopEvent = (
     e.StepCompleted | e.SampleRefused | e.CandidateProposed | e.CandidateEvaluated
-    | e.ReleasePublished | e.ReleasePending | e.ReleaseRejected | e.ServingSynced | e.DeadLettered
-    | e.SignalComputed
+    | e.ReleasePublished | e.ReleasePending | e.ReleaseRejected | e.ScenarioHeld | e.ServingSynced
+    | e.DeadLettered | e.SignalComputed
 )  # fmt: skip
 _EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
 _SHOWN = {"reward_mean": "reward {:.2f}", "lag_mean": "lag {:.1f}", "pg_clipfrac": "masked {:.0%}"}
@@ -67,6 +67,9 @@ def describe(event: LoopEvent, *, means: bool = True) -> str | None:
             return f"release  {event.release.release_id} waits for `reef promote`"
         case e.ReleaseRejected() if event.outcome != "rejected":  # else its verdict has said it
             return f"no release: {event.outcome}, {event.reason}"
+        case e.ScenarioHeld(reason=reason):
+            held = "not held any more" if reason is None else f"held, winners wait: {reason}"
+            return f"{event.scenario} is {held}"
         case e.DeadLettered():
             place = f"{event.topic} [{event.partition}] {event.offset}"
             reason = event.reason.splitlines()[0][:160] if event.reason else ""

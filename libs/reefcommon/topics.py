@@ -104,7 +104,10 @@ EVALUATIONS = Topic(
 )
 RELEASES = Topic(
     "reef.releases.v1",
-    (events.ReleasePublished, events.ReleasePending, events.ReleaseRejected, events.ServingSynced),
+    (
+        *(events.ReleasePublished, events.ReleasePending, events.ReleaseRejected),
+        *(events.ScenarioHeld, events.ServingSynced),
+    ),
     ("publisher",),
     (
         *("gateway", "experience", "trainer-releases", "harness-releases", "publisher"),
@@ -114,7 +117,10 @@ RELEASES = Topic(
 )
 COMMANDS = Topic(
     "reef.commands.v1",
-    (events.ScenarioCreateRequested, events.RollbackRequested, events.PromoteRequested),
+    (
+        *(events.ScenarioCreateRequested, events.RollbackRequested, events.PromoteRequested),
+        events.HoldRequested,
+    ),
     ("gateway", "evaluator"),
     ("publisher-commands",),
     "what people ask of the release chain",

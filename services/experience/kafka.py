@@ -23,7 +23,9 @@ from services.experience.ports import Arrival
 
 Taken = InferenceRecorded | events.FeedbackReported | events.StepCompleted | events.SampleRefused
 Signals = events.SignalComputed
-Releases = events.ReleasePublished | events.ReleasePending | events.ReleaseRejected
+Releases = (
+    events.ReleasePublished | events.ReleasePending | events.ReleaseRejected | events.ScenarioHeld
+)
 log = structlog.get_logger()
 
 TAKEN: TypeAdapter[Any] = TypeAdapter(

@@ -7,18 +7,26 @@ from reefcommon.errors import ReefError
 from reefcommon.events import (
     BodyRef,
     CandidateProposed,
+    HoldRequested,
     PromoteRequested,
     ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     ScenarioCreateRequested,
+    ScenarioHeld,
 )
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 
-News = ReleasePublished | ReleaseRejected
-Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested | CandidateProposed
+News = ReleasePublished | ReleaseRejected | ScenarioHeld
+Command = (
+    ScenarioCreateRequested
+    | RollbackRequested
+    | PromoteRequested
+    | HoldRequested
+    | CandidateProposed
+)
 
 
 class NotDurable(ReefError):

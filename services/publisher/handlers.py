@@ -21,6 +21,8 @@ from services.publisher.publication import WorkRunner, Works
 
 log = structlog.get_logger()
 
+_Planning = events.ScenarioCreateRequested | events.RollbackRequested | events.PromoteRequested
+
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
@@ -72,7 +74,12 @@ class Handlers:
         await self.runner.run(await self.runner.begin(work))
 
     async def on_command(self, event: events.Command) -> None:
-        """Create a scenario, roll back, or promote a pending release."""
+        """Create a scenario, roll back, promote a pending release, or hold winners."""
+        if isinstance(event, events.HoldRequested):
+            said = {"reason": event.reason, "command_id": event.event_id}
+            await self.runner.emit(events.ScenarioHeld, event.event_id, event.scenario, **said)
+            await self.heads.hold(event.scenario, event.reason)
+            return
         known = await self.works.get(event.scenario, event.event_id)
         if known is not None:
             await self._continue(known, event)
@@ -103,7 +110,7 @@ class Handlers:
             log.info("work_resumed", scenario=work.scenario, work=work.work_id, state=work.state)
             await self.runner.run(work)
 
-    async def _planned(self, event: events.Command) -> events.Release | None:
+    async def _planned(self, event: _Planning) -> events.Release | None:
         match event:
             case events.ScenarioCreateRequested():
                 if await self.heads.head(event.scenario) is not None:

@@ -46,6 +46,8 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
             missing += 1
     for pending in state.pending.values():
         await heads.put_pending(pending)
+    for scenario in state.held.keys() - set(stored):
+        await heads.hold(scenario, state.held[scenario])
     if missing:
         log.warning("heads_rebuilt", releases=missing)
     return missing

@@ -8,12 +8,14 @@ import pytest
 
 from reefcommon.errors import BadConfig, Damaged
 from reefcommon.events import (
+    HoldRequested,
     PromoteRequested,
     Release,
     ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     ScenarioCreateRequested,
+    ScenarioHeld,
     utc_now,
 )
 from reefcommon.settings import SystemSettings
@@ -194,13 +196,18 @@ async def test_a_held_scenario_is_shown_until_it_is_resumed(bench: Bench) -> Non
 
     path = "/reef/scenarios/default"
     assert await held() is None
+    bench.commands.answers = [
+        ScenarioHeld(event_id="cmd", at=utc_now(), scenario="default", command_id="cmd")
+    ] * 2
     answer = await bench.http.post(f"{path}/hold", json={"reason": "until Monday"})
     assert answer.json() == {"scenario": "default", "held": "until Monday", "pending": []}
-    assert (await held(), await bench.heads.held("default")) == ("until Monday",) * 2
+    await bench.heads.hold("default", "until Monday")
+    assert await held() == "until Monday"
     form = await bench.http.post(f"{path}/resume", content=b"")
     assert form.status_code == 400, "a page in a browser could send this"
     assert (await bench.http.post(f"{path}/resume", json={})).json()["held"] is None
-    assert await held() is None
+    asked = [(type(sent), sent.reason) for sent in bench.commands.sent]
+    assert asked == [(HoldRequested, "until Monday"), (HoldRequested, None)]
     unknown = await bench.http.post("/reef/scenarios/none-such/hold", json={})
     assert unknown.status_code == 404
 

@@ -9,6 +9,7 @@ import pytest
 from reefcommon.config import parse
 from reefcommon.evaluation import bound
 from reefcommon.events import (
+    HoldRequested,
     Kind,
     PromoteRequested,
     Release,
@@ -37,6 +38,10 @@ def promote(release_id: str, command: str = "cmd-1") -> PromoteRequested:
     return PromoteRequested(
         event_id=command, at=utc_now(), scenario="default", release_id=release_id
     )
+
+
+def hold(reason: str | None, command: str = "cmd-hold") -> HoldRequested:
+    return HoldRequested(event_id=command, at=utc_now(), scenario="default", reason=reason)
 
 
 async def test_a_rollback_is_a_new_release_with_an_old_content(world: World) -> None:
@@ -260,11 +265,11 @@ async def test_a_rollback_killed_at_any_effect(world: World, effect: int, when: 
 async def test_a_winner_of_a_held_scenario_waits(world: World) -> None:
     upkeep = await world.started()
     root = await world.head()
-    await world.heads.hold("default", "until Monday")
+    await world.command(upkeep, hold("until Monday"))
     await upkeep.handlers.on_evaluated(evaluated("default", root.release_id))
     assert await world.head() == root
     [pending] = await world.heads.pending("default")
-    await world.heads.hold("default", None)
+    await world.command(upkeep, hold(None))
     assert await world.head() == root, "a person may have seen it: it waits for a promotion"
     await world.command(upkeep, promote(pending.release_id))
     head = await world.head()

@@ -12,6 +12,7 @@ from reefcommon.events import (
 )
 from tests.publisher.conftest import REVIEWED, World
 from tests.publisher.fakes import evaluated
+from tests.publisher.test_commands import hold
 
 pytestmark = pytest.mark.redis
 
@@ -68,9 +69,15 @@ async def test_an_emptied_store_is_rebuilt_while_running(world: World) -> None:
         )
     )
     before = await world.heads.chain("default")
+    await world.command(upkeep, hold("until Monday"))
     await world.redis.flushdb()
     await upkeep.round()
     assert await world.heads.chain("default") == before
+    assert await world.heads.held("default") == "until Monday"
+    await world.command(upkeep, hold(None, "cmd-resume"))
+    await world.redis.flushdb()
+    await upkeep.round()
+    assert await world.heads.held("default") is None
     assert [release.operation for release in before] == [
         "rollback",
         "training",

@@ -69,6 +69,14 @@ class ReleaseRejected(Event):
     evaluation: Evaluation | None = None
 
 
+class ScenarioHeld(Event):
+    """Winners of the scenario wait for a person, for a `reason`; None: no more."""
+
+    type: Literal["scenario.held.v1"] = "scenario.held.v1"
+    reason: str | None = None
+    command_id: str
+
+
 class ServingSynced(Event):
     """A serving node holds a release and answered a probe with it."""
 
@@ -106,6 +114,13 @@ class PromoteRequested(Event):
     reason: str = ""
 
 
+class HoldRequested(Event):
+    """A request to let winners wait for a person, for a `reason`; None: no more."""
+
+    type: Literal["hold.requested.v1"] = "hold.requested.v1"
+    reason: str | None = None
+
+
 class DeadLettered(Event):
     """An event that could not be handled. `event_id` is a digest of its group and place."""
 
@@ -133,8 +148,10 @@ class DeadLetterSettled(Event):
 
 
 Publication = Annotated[
-    ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced, Field(discriminator="type")
+    ReleasePublished | ReleasePending | ReleaseRejected | ScenarioHeld | ServingSynced,
+    Field(discriminator="type"),
 ]
 Command = Annotated[
-    ScenarioCreateRequested | RollbackRequested | PromoteRequested, Field(discriminator="type")
+    ScenarioCreateRequested | RollbackRequested | PromoteRequested | HoldRequested,
+    Field(discriminator="type"),
 ]

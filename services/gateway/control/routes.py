@@ -183,14 +183,14 @@ def _commands(desk: Desk) -> APIRouter:
         return await chosen(PromoteRequested, scenario, body, request)
 
     @routes.post("/scenarios/{scenario}/hold", dependencies=[Depends(desk.allow("admin"))])
-    async def hold(scenario: Scenario, body: Hold) -> Response:
+    async def hold(scenario: Scenario, body: Hold, request: Request) -> Response:
         """Let the winners of a scenario wait for a person, as with `review: manual`."""
-        return answer_json(await desk.scenarios.hold(scenario, body.reason))
+        return answer_json(await desk.scenarios.hold(scenario, body.reason, _trace(request)))
 
     @routes.post("/scenarios/{scenario}/resume", dependencies=[Depends(desk.allow("admin"))])
-    async def resume(scenario: Scenario, _body: Hold) -> Response:
+    async def resume(scenario: Scenario, _body: Hold, request: Request) -> Response:
         """End the hold of a scenario. The winners that wait still wait for a person."""
-        return answer_json(await desk.scenarios.hold(scenario, None))
+        return answer_json(await desk.scenarios.hold(scenario, None, _trace(request)))
 
     @routes.post("/scenarios/{scenario}/routing", dependencies=[Depends(desk.allow("admin"))])
     async def routing(scenario: Scenario, body: Routing, request: Request) -> Response:

@@ -14,8 +14,10 @@ from reefcommon.config_sections import RecipeBinding
 from reefcommon.errors import Damaged, Unavailable
 from reefcommon.events import (
     CandidateProposed,
+    HoldRequested,
     PromoteRequested,
     Release,
+    ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     ScenarioCreateRequested,
@@ -26,7 +28,7 @@ from reefcommon.releases import ReleaseHeads, may_follow
 from reefcommon.routing import RoutingPolicy, write_policy
 from services.gateway.domain.errors import ApiError, no_scenario
 from services.gateway.domain.heads import HeadTable
-from services.gateway.ports import Command, CommandBus, NotDurable
+from services.gateway.ports import Command, CommandBus, News, NotDurable
 from services.gateway.upstream.routing import Routing
 
 log = structlog.get_logger()
@@ -193,10 +195,11 @@ class Scenarios:
         about = {"release_id": release_id, "reason": reason}
         return await self._command(kind, scenario, traceparent, **about)
 
-    async def hold(self, scenario: str, reason: str | None) -> dict[str, Any]:
+    async def hold(self, scenario: str, reason: str | None, traceparent: str) -> dict[str, Any]:
         """Let the winners of a scenario wait for a person; None: no more. Raises ApiError."""
         self.exists(scenario)
-        await self.heads.hold(scenario, reason)
+        about = {"event_id": f"cmd-{time_ordered_hex()}", "at": utc_now(), "reason": reason}
+        await self._ask(HoldRequested(scenario=scenario, traceparent=traceparent, **about))
         waiting = await self.heads.pending(scenario)
         pending = [release.release_id for release in reversed(waiting)]
         return {"scenario": scenario, "held": reason, "pending": pending}
@@ -211,6 +214,12 @@ class Scenarios:
         )
 
     async def _submit(self, command: Command) -> Release:
+        news = await self._ask(command)
+        if not isinstance(news, ReleasePublished):
+            raise TypeError(f"the publisher answered {command.type} by {news.type}")
+        return news.release
+
+    async def _ask(self, command: Command) -> News:
         command_id, scenario = command.event_id, command.scenario
         try:
             news = await self.commands.submit(command, timeout_s=self.command_timeout_s)
@@ -230,7 +239,7 @@ class Scenarios:
         if isinstance(news, ReleaseRejected):
             words = f"The publisher refused: {news.reason}"
             raise ApiError(409, words, code="command_refused")
-        return news.release
+        return news
 
     def learns(self, scenario: str) -> bool:
         """Return whether a recipe is bound to a scenario."""

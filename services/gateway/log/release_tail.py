@@ -36,10 +36,13 @@ PAST = 500
 STOP_TIMEOUT_S = 5.0
 
 
-def _candidate_in(event: ReleasePublished | ReleaseRejected) -> str | None:
+def _asked_by(event: News) -> str:
+    candidate = ""
     if isinstance(event, ReleasePublished):
-        return event.release.candidate_id
-    return event.candidate_id
+        candidate = event.release.candidate_id or ""
+    elif isinstance(event, ReleaseRejected):
+        candidate = event.candidate_id or ""
+    return event.command_id or candidate
 
 
 class ReleaseTail:
@@ -141,7 +144,7 @@ class ReleaseTail:
             log.warning("event_unreadable", reason=str(found)[:300])
             return
         on_event(event, new)
-        if new and isinstance(event, ReleasePublished | ReleaseRejected):
-            future = self._waiting.get(event.command_id or _candidate_in(event) or "")
+        if new and isinstance(event, News):
+            future = self._waiting.get(_asked_by(event))
             if future is not None and not future.done():
                 future.set_result(event)

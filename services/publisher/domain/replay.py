@@ -1,16 +1,24 @@
-"""The chains and the pending releases that the release log describes."""
+"""The chains, the pending releases and the holds that the release log describes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from reefcommon.events import Event, Release, ReleasePending, ReleasePublished, ReleaseRejected
+from reefcommon.events import (
+    Event,
+    Release,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    ScenarioHeld,
+)
 
 
 @dataclass(slots=True)
 class Replay:
     published: dict[tuple[str, str], Release] = field(default_factory=dict)
     pending: dict[tuple[str, str], Release] = field(default_factory=dict)
+    held: dict[str, str | None] = field(default_factory=dict)
 
     def chains(self) -> list[Release]:
         """Return every published release; in a scenario, parents come before children."""
@@ -33,6 +41,8 @@ def replay(events: Iterable[Event]) -> Replay:
                 release.release_id,
             ) not in state.published:
                 state.pending[release.scenario, release.release_id] = release
+            case ScenarioHeld(scenario=scenario, reason=reason):
+                state.held[scenario] = reason
             case ReleaseRejected(candidate_id=str(candidate)):
                 state.pending = {
                     key: release
