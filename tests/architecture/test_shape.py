@@ -66,6 +66,14 @@ def test_paths_named_in_a_document_exist(document):
     assert missing == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_sections_named_in_a_document_exist(document):
+    """docs/events.md, *Large events* is a promise, too."""
+    for page, title in re.findall(r"`?(docs/[\w-]+\.md)`?,?\s\(?\*([^*]+)\*", document.read_text()):
+        heading = rf"^(?:#+ (?:.*: )?|\*\*|<!-- generated: ){re.escape(title)}"
+        assert re.search(heading, (ROOT / page).read_text(), re.MULTILINE), (page, title)
+
+
 @pytest.mark.parametrize(
     "service", ["gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine"]
 )
