@@ -66,6 +66,46 @@ def test_every_value_may_have_spaces_and_quotes(
     assert (root / "home" / rules).read_text() == f"{ODD}\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "named"), [("HOME", "REEF_AGENTS"), ("REEF_AGENTS", "REEF_AGENTS"), ("REEF_BIN",) * 2]
+)
+def test_a_folder_that_cannot_be_written_is_told_before_npm(
+    given: str, named: str, machine: Machine, gateway: FakeGateway
+) -> None:
+    place = Place(gateway.url, "packing", "smollm2")
+    plan = plan_of(find_agent("pi"), SMALL, place, Version("r1", "harness-1"))
+    (machine.home / "file").touch()
+    done = machine.run("bash", stdin=script_of(plan), **{given: f"{machine.home}/file/below"})
+    assert done.returncode == 1
+    assert f"(ENOTDIR); `export {named}=FOLDER` names another folder" in done.stderr
+    assert machine.npm_calls == []
+
+
+def test_a_read_only_home_is_told(machine: Machine, gateway: FakeGateway, tmp_path: Path) -> None:
+    place = Place(gateway.url, "packing", "smollm2")
+    plan = plan_of(find_agent("pi"), SMALL, place, Version("r1", "harness-1"))
+    (tmp_path / "script").write_text(script_of(plan))
+    steps = f"""
+        mkdir "$HOME/home" && mount -t tmpfs -o ro reef "$HOME/home" || exit 77
+        HOME="$HOME/home" bash '{tmp_path}/script'
+    """
+    done = in_namespace(machine, steps)
+    assert done.returncode == 1
+    words = "home/.local/share/reef/pi cannot be written"
+    assert words in done.stderr
+    assert "`export REEF_AGENTS=FOLDER` names another folder" in done.stderr
+
+
+def in_namespace(machine: Machine, steps: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        ("unshare", "-rm", "sh", "-c", steps), env=machine.env, cwd=machine.home,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("this machine gives no namespace to mount in")
+    return done
+
+
 def test_a_full_file_system_leaves_the_installed_version(
     machine: Machine, gateway: FakeGateway, tmp_path: Path
 ) -> None:
@@ -82,12 +122,7 @@ def test_a_full_file_system_leaves_the_installed_version(
         "$HOME/.local/bin/reef-pi" -p x || exit 3
         grep -q '"release":"first"' "$HOME/.local/share/reef/pi/plan.json" || exit 4
     """
-    done = subprocess.run(
-        ("unshare", "-rm", "sh", "-c", steps), env=machine.env, cwd=machine.home,
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    if done.returncode == 77 or "unshare failed" in done.stderr:
-        pytest.skip("this machine gives no namespace to mount in")
+    done = in_namespace(machine, steps)
     assert done.returncode == 0, done.stderr
     assert "ENOSPC" in done.stderr
 

@@ -294,12 +294,24 @@ function wrapper(root, plan) {
   return file;
 }
 
+function writable(folder, name) {
+  // First of all, as npm fetches for a minute.
+  try {
+    fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
+    fs.accessSync(folder, fs.constants.W_OK);
+  } catch (error) {
+    const words = `nothing was installed: ${folder} cannot be written (${error.code})`;
+    throw new Refused(`${words}; \`export ${name}=FOLDER\` names another folder, then the same command again`);
+  }
+}
+
 function install(plan, { quiet = false } = {}) {
   checked(plan);
   const root = rootOf(plan.agent);
+  writable(root, "REEF_AGENTS");
+  writable(binOf(), "REEF_BIN");
   const before = read(path.join(root, "plan.json"));
   Object.keys(plan.files).forEach((name) => placeOf(path.join(root, "home"), name));
-  fs.mkdirSync(root, { recursive: true, mode: 0o700 });
   const token = process.env.REEF_TOKEN;
   if (plan.needs_token && !token && !fs.existsSync(path.join(root, "token")))
     throw new Refused("this Reef needs a token: `export REEF_TOKEN=...`, then the same command again");
