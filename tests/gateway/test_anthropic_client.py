@@ -1,5 +1,6 @@
 """The real anthropic client against the gateway: messages, streams, parallel tools, counts, errors."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import anthropic
 import pytest
 
+from services.gateway.edge import dialects
+
 from .conftest import Bench, bench_of
 from .scripted_engine import ScriptedEngine, agent_script
+from .stub_engine import StubEngine
 
 HI: Any = [{"role": "user", "content": "Hi"}]
 BASH: Any = [
@@ -93,6 +97,57 @@ async def test_parallel_tools_and_their_results(stream: bool) -> None:
             called = second.request["messages"][1]
             assert called["tool_calls"] == said["tool_calls"], "as the model wrote them"
             assert called["content"] == said["content"]
+
+
+class SlowStarter(StubEngine):
+    """Its first token comes after a pause, and the pause between two is as long."""
+
+    async def stream(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        async for frame in super().stream(body):
+            await asyncio.sleep(0.25)
+            yield frame
+
+
+async def test_pings_show_a_silent_stream_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "SILENCE_S", 0.1)
+    body = {"model": "reef", "max_tokens": 3, "messages": HI, "stream": True}
+    async with bench_of(stub=SlowStarter()) as bench:
+        appended = bench.log.append
+
+        async def append(*given: Any, **named: Any) -> Any:
+            await asyncio.sleep(0.25)
+            return await appended(*given, **named)
+
+        monkeypatch.setattr(bench.log, "append", append)
+        answer = await bench.http.post("/v1/messages", json=body)
+        kinds = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
+        assert kinds[:2] == ["message_start", "ping"]
+        spoken = [kind for kind in kinds if kind != "ping"]
+        assert spoken[1:3] == ["content_block_start", "content_block_delta"]
+        assert kinds[-4] == "ping", "the record is not durable yet"
+        assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+        assert spoken.count("message_start") == 1
+        assert 'event: ping\ndata: {"type":"ping"}\n\n' in answer.text
+        async for client in client_of(bench):
+            async with client.messages.stream(model="reef", max_tokens=3, messages=HI) as stream:
+                final = await stream.get_final_message()
+            assert final.content[0].text == "Hello there friend"
+        spoken_once, with_client = bench.log.records
+        assert spoken_once.response == with_client.response
+        answer = await bench.http.post("/v1/responses", json={"input": "Hi", "stream": True})
+        assert "ping" not in answer.text
+
+
+async def test_no_ping_comes_after_an_error_or_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "SILENCE_S", 0.05)
+    body = {"model": "reef", "max_tokens": 3, "messages": HI, "stream": True}
+    async with bench_of(silence_s=0.5) as bench:
+        for scenario, last in (("silent", "error"), ("cut", "error"), ("default", "message_stop")):
+            named = {"x-reef-scenario": scenario}
+            answer = await bench.http.post("/v1/messages", json=body, headers=named)
+            kinds = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
+            assert kinds[-1] == last, scenario
+            assert ("ping" in kinds) is (scenario == "silent")
 
 
 async def test_tokens_are_counted(bench: Bench, client: anthropic.AsyncAnthropic) -> None:

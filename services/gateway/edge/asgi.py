@@ -80,6 +80,7 @@ class Edge:
         try:
             await self._limited(scope, receive, out, handle, charge)
         finally:
+            out.end()
             charge.end()
             # Routes are counted by their pattern: a path that a client made up is never a label.
             route = scope.get("route")

@@ -45,13 +45,17 @@ TRANSLATORS: Mapping[str, type[Translator]] = {
 }
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError)
 REFERENCE, MAX_REFERRED = "item_reference", 64
+SILENCE_S = 10.0  # a client with a limit on silence gives up a slow first token
 EARLIER_S = 3.0  # an earlier response's record is in the store soon after its answer
 
 
 class DialectOutlet(AsgiOutlet):
     """Translates an answer on its way out. Without a turn (the request was refused) errors only."""
 
-    __slots__ = ("_body", "_dialect", "_failed", "_frames", "_head", "_translator", "turn")
+    __slots__ = (
+        *("_body", "_dialect", "_failed", "_frames", "_head", "_translator", "turn"),
+        *("_ping", "_sending", "_timer", "_wrote_at"),
+    )
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         super().__init__(send)
@@ -61,6 +65,10 @@ class DialectOutlet(AsgiOutlet):
         self._translator: Translator | None = None
         self._head: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+        self._sending = asyncio.Lock()
+        self._wrote_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping: asyncio.Task[None] | None = None
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the head of a stream; keep that of a whole answer, whose length will change."""
@@ -72,6 +80,8 @@ class DialectOutlet(AsgiOutlet):
             self.turn.created = self.turn.ended = int(time.time())
         if self.event_stream:
             await super().start(status, headers)
+            if self.turn is not None and TRANSLATORS[self._dialect.api].silence:
+                self._listen(asyncio.get_running_loop(), SILENCE_S)
 
     async def send(self, message: Message) -> None:
         """Relay a message of the control application: it refuses other methods."""
@@ -84,7 +94,11 @@ class DialectOutlet(AsgiOutlet):
     async def write(self, data: bytes, *, more: bool) -> None:
         """Translate a piece of the body."""
         if self.event_stream and self.turn is not None:
-            await super().write(self._events(self.turn, data), more=more)
+            async with self._sending:  # a ping that waits for a slow reader goes first
+                if not more:
+                    self.end()
+                await super().write(self._events(self.turn, data), more=more)
+                self._wrote_at = asyncio.get_running_loop().time()
             return
         self._body.append(data)
         if more:
@@ -93,6 +107,29 @@ class DialectOutlet(AsgiOutlet):
         length = (b"content-length", b"%d" % len(whole))
         await super().start(self.status, [*self._head, length])
         await super().write(whole, more=False)
+
+    def end(self) -> None:
+        """Send no more pings."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ping is not None:
+            self._ping.cancel()
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._timer = loop.call_later(seconds, self._after_silence, loop)
+
+    def _after_silence(self, loop: asyncio.AbstractEventLoop) -> None:
+        left = self._wrote_at + SILENCE_S - loop.time()
+        if left <= 0 and not self._sending.locked() and not self._failed:
+            self._ping = loop.create_task(self._show_life())
+        self._listen(loop, left if left > 0 else SILENCE_S)
+
+    async def _show_life(self) -> None:
+        assert self.turn is not None
+        async with self._sending:
+            begun = self._events(self.turn, b"")
+            pings = b"".join(map(event, TRANSLATORS[self._dialect.api].silence))
+            await super().write(begun + pings, more=True)
 
     def _whole(self, raw: bytes) -> bytes:
         try:

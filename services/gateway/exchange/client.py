@@ -90,6 +90,9 @@ class AsgiOutlet:
     async def write(self, data: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
+    def end(self) -> None:
+        """Note that the answer is over, however it ended."""
+
 
 class ClientWatch:
     """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves."""

@@ -84,6 +84,9 @@ class Turn:
 class Translator(ABC):
     """Turns the chunks of a chat stream into the dialect's events."""
 
+    # shows the client, at any time after the start, that a silent stream lives
+    silence: ClassVar[tuple[Json, ...]] = ()
+
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
 

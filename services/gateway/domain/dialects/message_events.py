@@ -21,6 +21,8 @@ def _json_delta(piece: str) -> Json:
 class MessageEvents(Translator):
     """Blocks come after each other: thoughts, a text, then each tool."""
 
+    silence = ({"type": "ping"},)
+
     def __init__(self, turn: Turn) -> None:
         super().__init__(turn)
         self._growing = Growing(turn)
