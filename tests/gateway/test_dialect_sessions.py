@@ -160,6 +160,25 @@ def followed(output: list[Any], turn: int) -> list[Any]:
     return results or [{"role": "user", "content": f"thanks {turn}"}]
 
 
+@pytest.mark.parametrize("bare", [{"arguments": ""}, {"arguments": None}, {}])
+async def test_a_call_without_arguments_goes_to_the_node_with_none(
+    bench: Bench, bare: dict[str, Any]
+) -> None:
+    """Some chat templates refuse an empty text; the record is what the client sent."""
+    made = {"id": "call_2", "type": "function", "function": {"name": "now", **bare}}
+    full = call(3, "look_up", SPACED)
+    spoken = {"role": "assistant", "content": "", "tool_calls": [made, full]}
+    results = [{"role": "tool", "tool_call_id": f"call_{n}", "content": "noon"} for n in (2, 3)]
+    messages = [{"role": "user", "content": "Time?"}, spoken, *results]
+    await posted(bench, "/v1/chat/completions", {"messages": messages}, stream=False)
+    sent, kept = bench.engine.requests[-1], bench.log.records[-1].request
+    assert kept["messages"] == messages
+    calls = sent["messages"][1].pop("tool_calls")
+    assert [one["function"]["arguments"] for one in calls] == ["{}", SPACED]
+    del messages[1]["tool_calls"]
+    assert sent["messages"] == messages
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("tools", [False, True], ids=["plain", "tools"])
 @pytest.mark.parametrize("talk", [by_chat, by_messages, by_responses, by_earlier_responses])

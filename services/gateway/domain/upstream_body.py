@@ -60,6 +60,8 @@ def body_for(
 def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
     """Return the request for the engine, with its model name and the record's fields."""
     body = {**decoded, "model": exchange.model}
+    if exchange.api == "chat.completions" and b'"tool_calls"' in exchange.raw:
+        body["messages"] = [_with_arguments(message) for message in body["messages"]]
     if not body.get("priority"):
         body.pop("priority", None)
     if exchange.capture:
@@ -70,3 +72,22 @@ def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
         if exchange.asked.stream and (options is None or isinstance(options, dict)):
             body["stream_options"] = {**(options or {}), "include_usage": True}
     return orjson.dumps(body)
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    # Many chat templates read a call's arguments as JSON, which "" and null are not.
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not any(map(_lacks_arguments, calls)):
+        return message
+    filled = [
+        {**call, "function": {**call["function"], "arguments": "{}"}}
+        if _lacks_arguments(call)
+        else call
+        for call in calls
+    ]
+    return {**message, "tool_calls": filled}
+
+
+def _lacks_arguments(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and not function.get("arguments")
