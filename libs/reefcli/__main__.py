@@ -16,9 +16,16 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
     os._exit(128 + signal.SIGINT)
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
 def app() -> None:
     if sys.argv[1:2] == ["serve"]:
         signal.signal(signal.SIGINT, _stop)
+    if sys.argv[1:2] == ["demo"]:
+        # Its end would take the broker away before the services, which then wait for it.
+        signal.signal(signal.SIGTERM, _interrupt)
     from reefcli.main import cli
 
     cli()

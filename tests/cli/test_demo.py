@@ -1,5 +1,6 @@
 """The demonstration's figures: independent draws, intervals, the end of a run, and its screen."""
 
+import asyncio
 import io
 import json
 import random
@@ -7,18 +8,22 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
+import openai
 import pytest
 import typer
 from rich.console import Console
 
 from recipes.sao.demo import DEMONSTRATIONS
 from reefcli.demo import report
+from reefcli.demo.attempt import carry_out
 from reefcli.demo.command import demo
 from reefcli.demo.figures import Figures, Measurement
 from reefcli.demo.run import Demo
 from reefcli.demo.stage import LiveStage
 from reefcli.demo.view import View
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, utc_now
+from reefstack.errors import StackFailed
 
 SMOLLM2 = DEMONSTRATIONS["smollm2"]()
 METHOD, PERMUTED = SMOLLM2.arms
@@ -69,6 +74,56 @@ async def test_a_measurement_is_pinned_and_not_recorded():
     }
     assert (found.mean, found.answers) == (1.0, 24)
     assert 0.8 < found.low < 1.0 == pytest.approx(found.high), "24 questions prove no certainty"
+
+
+class Busy(Client):
+    """Answers a question when it is asked for the last time; `times`: how often it does not."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    async def create(self, **request):
+        asked = [one["seed"] for one in self.requests].count(request["seed"])
+        answer = await super().create(**request)
+        if asked < self._times:
+            raise openai.APITimeoutError(httpx.Request("POST", "http://nowhere"))
+        return answer
+
+
+async def test_a_held_out_question_that_times_out_is_asked_again(monkeypatch):
+    monkeypatch.setattr("reefcli.demo.stage.PAUSE_S", 0.0)
+    calm, busy = stage(Client()), stage(Busy(2))
+    figures = [await live.demonstration.measure(live, "r1-a", 1, 8) for live in (calm, busy)]
+    assert figures[0] == figures[1]
+    assert "no answer (Request timed out.); asking again" in "\n".join(busy.view.lines)
+    with pytest.raises(openai.APITimeoutError):
+        await busy.demonstration.measure(stage(Busy(3)), "r1-a", 1, 8)
+
+
+@pytest.mark.parametrize("error", [openai.APITimeoutError, httpx.ReadTimeout, StackFailed])
+def test_a_run_that_is_not_answered_ends_with_words(monkeypatch, tmp_path, error):
+    async def run(_self) -> None:
+        async with asyncio.TaskGroup() as group:
+            request = httpx.Request("POST", "http://nowhere")
+            made = error(request) if error is openai.APITimeoutError else error("it is away")
+            group.create_task(failing(made))
+
+    async def failing(made: Exception) -> None:
+        raise made
+
+    monkeypatch.setattr(Demo, "run", run)
+    out = io.StringIO()
+    state = tmp_path / "state"
+    attempt = carry_out(Demo(SMOLLM2, state, 0, Console(file=out, width=80), METHOD), fresh=True)
+    told = out.getvalue()
+    assert attempt.run.stopped == "failure"
+    if error is StackFailed:
+        assert attempt.failure == "it is away"
+    else:
+        assert "a question of the demonstration has no answer: " in told
+        assert f"{state / 'logs'} may say why; --continue goes on" in told
+    assert "Traceback" not in told
 
 
 class Http:

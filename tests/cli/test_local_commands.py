@@ -497,3 +497,34 @@ def test_on_a_terminal_recipes_are_blocks_under_their_dimensions(
     assert not any(line.startswith("    shown here") for line in lines[at : at + 4])
     assert any(line.startswith("    shown here  held-out reward 0.085") for line in lines)
     assert lines[-1].startswith("`reef recipes RECIPE` shows the knobs of one")
+
+
+STOPPED = """
+import asyncio, sys
+from reefcli import __main__, main
+
+async def runs():
+    print("runs", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("ends in order", flush=True)
+
+sys.argv = ["reef", COMMAND]
+main.cli = lambda: asyncio.run(runs())
+__main__.app()
+"""
+
+
+@pytest.mark.parametrize(("command", "ordered"), [("demo", True), ("topics", False)])
+def test_a_demonstration_that_is_told_to_end_ends_its_services_in_order(
+    command: str, ordered: bool
+) -> None:
+    """They would wait for the broker, which ends with them, if the command just died."""
+    program = STOPPED.replace("COMMAND", repr(command))
+    words = (sys.executable, "-c", program)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"runs\n"
+        process.terminate()
+        assert (b"in order" in process.stdout.read()) is ordered

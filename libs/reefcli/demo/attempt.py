@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import typer
 from rich.console import Console
 
@@ -91,6 +93,7 @@ def _without_release(run: Demo) -> str:
 
 def _run(run: Demo, *, fresh: bool) -> str:
     """Run the loop. Returns why it failed; "" if it did not."""
+    failure = ""
     # Ctrl-C ends the run early: the figures so far are shown.
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(run.view) as view:
         view.say(run.demonstration.about)
@@ -99,10 +102,22 @@ def _run(run: Demo, *, fresh: bool) -> str:
             if fresh and forget(run.state_dir):
                 view.say(f"removed the last run from {run.state_dir} (--continue keeps it)")
             asyncio.run(run.run())
-        except (CannotStart, StackFailed, BadConfig) as error:
-            run.stopped = "failure"
-            return str(error)
-    return ""
+        # in a group: the users and the measurements are its tasks
+        except* (CannotStart, StackFailed, BadConfig) as errors:
+            failure = str(_first(errors))
+        except* (openai.OpenAIError, httpx.HTTPError) as errors:
+            failure = (
+                f"a question of the demonstration has no answer: {_first(errors)}{report.busy()}.\n"
+                f"{run.state_dir / 'logs'} may say why; --continue goes on with this run's state."
+            )
+    run.stopped = "failure" if failure else run.stopped
+    return failure
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _goal(run: Demo) -> str:

@@ -17,6 +17,7 @@ from reefcommon.demonstration import Answer, Arm, Demonstration, Task, as_messag
 from reefcommon.statistics import independent_seed
 
 SHOWN_ANSWERS = 3
+ASKED_TIMES, PAUSE_S = 3, 5.0  # of a held-out question on a busy machine
 
 
 @dataclass(slots=True)
@@ -88,15 +89,23 @@ class LiveStage:
     ) -> list[str]:
         # The choices of a request share its prompt, which the engine reads once. Not recorded: a
         # held-out answer must never become a training sample.
-        answer = await self.model.chat.completions.create(
-            model="reef",
-            messages=as_messages(task),  # type: ignore[arg-type]
-            max_tokens=max_tokens,
-            temperature=1.0,
-            seed=seed,
-            n=n,
-            extra_headers={"x-reef-capture": "false", "x-reef-release-id": release_id},
-        )
+        for times in range(1, ASKED_TIMES + 1):
+            try:
+                answer = await self.model.chat.completions.create(
+                    model="reef",
+                    messages=as_messages(task),  # type: ignore[arg-type]
+                    max_tokens=max_tokens,
+                    temperature=1.0,
+                    seed=seed,
+                    n=n,
+                    extra_headers={"x-reef-capture": "false", "x-reef-release-id": release_id},
+                )
+                break
+            except (openai.APIConnectionError, openai.InternalServerError) as error:
+                if times == ASKED_TIMES:
+                    raise
+                self.say(f"a held-out question has no answer ({error}); asking again")
+                await asyncio.sleep(PAUSE_S)
         return [choice.message.content or "" for choice in answer.choices]
 
     def say(self, text: str) -> None:
