@@ -73,6 +73,10 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         also = ("scenario", "review", "on_stale", "gate", "requires_harness")
         mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
         raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
+    for knob, value in checked.model_dump().items():
+        if _holds_set(value):
+            remedy = "its order is another one in each process; declare it a list or a tuple"
+            raise BadConfig(f"knobs of {dotted}: {knob} holds a set: {remedy}")
     try:
         recipe = cls(checked)
         low, high = recipe.score_range
@@ -84,6 +88,14 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         raise BadConfig(f"{dotted}: score_range must grow, got {low} to {high}")
     _check_class(dotted, cls)
     return recipe
+
+
+def _holds_set(value: object) -> bool:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return any(map(_holds_set, value))
+    return isinstance(value, set | frozenset)
 
 
 def _check_class(dotted: str, cls: type[Recipe]) -> None:

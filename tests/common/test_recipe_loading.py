@@ -9,6 +9,7 @@ from reefcli.checks import check_config
 from reefcommon.config import parse
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import check_names, evaluation_of
+from reefcommon.recipe import Knobs
 from reefcommon.recipe_loading import load_recipe
 
 
@@ -58,6 +59,24 @@ def test_a_class_that_says_something_else_is_refused(
     monkeypatch.setattr(_Fine, attribute, value)
     with pytest.raises(BadConfig, match=words):
         load_recipe(f"{__name__}:_Fine", {"batch_size": 1, "max_staleness": 1})
+
+
+class _Labels(Knobs):
+    labels: frozenset[str] = frozenset("ab")
+
+
+class _Nested(Knobs):
+    nested: tuple[set[int], ...] = ({1},)
+
+
+@pytest.mark.parametrize(("kind", "knob"), [(_Labels, "labels"), (_Nested, "nested")])
+def test_a_set_among_the_knobs_is_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Knobs], knob: str
+) -> None:
+    """A version and a signal's id are made of the knobs; a set is spelled anew by each process."""
+    monkeypatch.setattr(_Fine, "knobs_type", kind)
+    with pytest.raises(BadConfig, match=f"{knob} holds a set: .*declare it a list or a tuple"):
+        load_recipe(f"{__name__}:_Fine", {})
 
 
 @pytest.mark.parametrize("code", ["0", "3", "'a reason'"])

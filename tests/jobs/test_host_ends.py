@@ -1,6 +1,7 @@
 """A call of a recipe that ends its process is refused after some ends: the host and its other recipes go on."""
 
 import asyncio
+import importlib
 import json
 import sys
 
@@ -126,6 +127,19 @@ async def test_another_place_or_a_mended_recipe_counts_anew(ends, monkeypatch):
         await cut(ends(), "a")
     with pytest.raises(EndsHost):
         await cut(ends(), "a")
+
+
+def test_a_module_beside_the_recipe_is_part_of_its_version(tmp_path, monkeypatch):
+    file, beside = tmp_path / "own_recipe.py", tmp_path / "own_words.py"
+    file.write_text("from tests.jobs.ending_host import Ending\n\n\nclass Own(Ending): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_recipe").Own("")
+    seen = {host_ends._version(own)}
+    for mended in (beside, file):
+        mended.write_text("# mended\n")
+        seen.add(host_ends._version(own))
+    assert len(seen) == 3
+    assert host_ends._version(own) in seen
 
 
 async def test_calls_that_were_cut_off_together_are_made_one_at_a_time(tmp_path):

@@ -78,7 +78,9 @@ class HostEnds:
 
 
 def _version(recipe: Recipe) -> str:
-    source = b""
+    # With the modules beside it: a recipe may be mended in any of them.
+    sources = []
     with suppress(OSError, TypeError):
-        source = Path(inspect.getfile(type(recipe))).read_bytes()
-    return digest("version", source.hex(), repr(recipe.knobs))
+        file = Path(inspect.getfile(type(recipe)))
+        sources = [one.read_bytes().hex() for one in (file, *sorted(file.parent.glob("*.py")))]
+    return digest("version", *sources, repr(recipe.knobs))
