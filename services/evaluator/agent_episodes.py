@@ -16,6 +16,7 @@ from reefcommon.kinds import KINDS
 from reefcommon.serving import ServingNode
 from reefcommon.settings import SystemSettings
 from reefkit.episodes.folder import sweep
+from reefkit.episodes.process import BrokenAgent
 from reefkit.episodes.relay import Upstream
 from reefkit.episodes.runner import AgentRunner, Seat
 from reefkit.limited import limited
@@ -112,7 +113,10 @@ class AgentEpisodes:
 
     async def _run(self, task: Task, side: Side, seat: Seat, verifier: Verifier) -> Episode:
         async def run() -> AgentOutcome:
-            return await self.runner.run(task, side.tree, seat)
+            try:
+                return await self.runner.run(task, side.tree, seat)
+            except BrokenAgent as error:
+                raise GaveUp(str(error)) from error
 
         try:
             failures = (Transient, Poison)

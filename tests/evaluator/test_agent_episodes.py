@@ -155,6 +155,21 @@ async def test_t6_runs_that_all_fail_to_start_are_no_tie(agents: World, model: M
     assert model.asked == []
 
 
+@pytest.mark.parametrize(("code", "tries"), [(3, 1), (137, 3)], ids=["broken", "killed"])
+async def test_a_broken_program_is_tried_once_an_episode(
+    agents: World, model: Model, code: int, tries: int
+) -> None:
+    program, starts = agents.state / "agent", agents.state / "starts"
+    program.write_text(f"#!/bin/sh\necho x >> '{starts}'\nexit {code}\n")
+    program.chmod(0o755)
+    agents.text = TEXT.replace(str(PROGRAM), str(program))
+    content = harness(agents, "Write the label.")
+    found = await agents.verdict(candidate(kind="harness", content_id=content))
+    assert (found.verdict, found.failed_episodes) == ("evaluation_failed", 10)
+    assert starts.read_text().count("x") == 10 * tries
+    assert model.asked == []
+
+
 async def test_an_endless_agent_loses_and_is_not_tried_again(agents: World, model: Model) -> None:
     agents.text = TEXT.replace("timeout_s: 90", "timeout_s: 8, at_once: 5")
     model.answer = obeys("Loop", "loop", otherwise=LABEL)

@@ -21,6 +21,11 @@ log = structlog.get_logger()
 _START_S, _END_S = 30.0, 15.0
 _KEPT_BYTES = 256 * 1024
 _FOLDER_EVERY_S = 2.0
+_LASTING = ("FileNotFoundError", "PermissionError", "OSError: [Errno 8]")  # 8: no program
+
+
+class BrokenAgent(Transient):
+    """The agent's program cannot run: another try would end alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,9 @@ class AgentProcess:
             await asyncio.gather(*reading, ending, return_exceptions=True)
         report: dict[str, Any] = {} if stopped else ending.result()
         if not stopped and "fault" in report:
-            raise Transient(f"the agent cannot be started: {report['fault']}")
+            lasting = report["fault"].startswith(_LASTING)
+            kind = BrokenAgent if lasting else Transient
+            raise kind(f"the agent cannot be started: {report['fault']}")
         if not stopped and not report:
             raise Transient("the agent's launcher was ended")
         return Ended(stopped or report.get("over", ""), report.get("code"), out.text, err.text)

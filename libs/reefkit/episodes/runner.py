@@ -22,7 +22,7 @@ from reefcommon.harness.trajectory import AgentOutcome, text_of
 from reefcommon.harness.tree import Tree
 from reefkit.episodes import isolation
 from reefkit.episodes.folder import Folder
-from reefkit.episodes.process import Bounds, Ended, finished, launched
+from reefkit.episodes.process import Bounds, BrokenAgent, Ended, finished, launched
 from reefkit.episodes.program import Program, agent_of, check_program, program_of
 from reefkit.episodes.relay import Relay, Upstream, running
 
@@ -152,7 +152,10 @@ class AgentRunner:
         if not relay.answered:
             said = ": ".join(filter(None, (run.failure, ended.errors.strip()[-200:])))
             said = said or "it asked no model"
-            raise Transient(f"no answer of the model: {relay.refused or said}")
+            # It ended by itself, with a status of its own, and asked nothing.
+            broken = not relay.refused and not ended.stopped and 0 < (ended.code or 0) < 128
+            kind = BrokenAgent if broken else Transient
+            raise kind(f"no answer of the model: {relay.refused or said}")
         # An agent may try again until its time is up: then the model's fault would be its score.
         if ended.stopped == "timeout" and relay.away:
             raise Transient(f"the model did not go on answering: {relay.refused}")
