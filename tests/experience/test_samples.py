@@ -25,6 +25,13 @@ def only(said: FeedbackReported, *records: Record) -> SampleReady:
 
 
 ONE = Completion(index=0, token_ids=(1,), logprobs=(-0.1,))
+CUT = Completion(index=0, token_ids=(1,), logprobs=(-0.1,), finish_reason="abort")
+
+
+def shown(*parts: object) -> InferenceRecorded:
+    """An exchange whose user says these parts."""
+    said = {"role": "user", "content": ["hello", *parts]}
+    return inference(request={"messages": [user("hello"), said]})
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,13 @@ ONE = Completion(index=0, token_ids=(1,), logprobs=(-0.1,))
         (inference(sampled=(1, 2), logprobs=(-0.5, float("nan"))), "not_finite"),
         (inference(versions=("v1", "v1")), None),
         (inference(versions=("v1", "v2")), "mixed_versions"),
+        (inference(completions=(CUT,)), "aborted"),
+        (shown({"type": "text", "text": "a"}, {"type": "refusal", "refusal": "no"}), None),
+        (shown({"type": "thinking", "thinking": "hm"}), None),
+        (shown({"type": "image_url", "image_url": {"url": "data:"}}), "not_text"),
+        (shown({"image_url": "http://picture"}), "not_text"),
+        (shown({"type": "input_audio", "input_audio": {"data": ""}}), "not_text"),
+        (inference(request={"messages": [user("hello")], "prompt_embeds": "x"}), "not_text"),
     ],
 )
 def test_one_record(event: InferenceRecorded, reason: str | None) -> None:

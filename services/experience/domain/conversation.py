@@ -14,6 +14,8 @@ from reefcommon.conversation import identity, mappings
 from reefcommon.events import InferenceRecorded, Sampling
 
 Json = Mapping[str, Any]
+# The fields of parts that hold text; a call of a tool and its result are written as text, too.
+_SAID = frozenset({"text", "refusal", "thinking", "input", "content"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
         for choice in choices
         if isinstance(choice.get("message"), Mapping)
     )
+
+
+def is_text(request: Json) -> bool:
+    """Return whether a request holds text alone: no pictures, sound or embeddings."""
+    contents = (message.get("content") for message in mappings(request.get("messages")))
+    parts = (part for content in contents for part in mappings(content))
+    return not request.get("prompt_embeds") and all(_SAID & part.keys() for part in parts)
 
 
 def sampling(event: InferenceRecorded) -> Sampling:

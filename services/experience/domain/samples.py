@@ -1,7 +1,8 @@
 """Samples out of reports and records. An untrainable sample says why, and keeps its text."""
 
 # Why a sample is untrainable:
-#     aborted, failed, upstream_incomplete   the outcome of an exchange
+#     aborted, failed, upstream_incomplete   the outcome of an exchange (a node may abort it, too)
+#     not_text                               the model saw pictures or sound, which tokens lack
 #     several_choices                        several answers were sampled: the report names none
 #     no_tokens                              the upstream gave no token ids
 #     length_mismatch                        token ids and log-probabilities differ in number
@@ -83,9 +84,13 @@ def untrainable(event: InferenceRecorded) -> str | None:
     """Return why an exchange cannot be trained on, or None."""
     if event.outcome != "ok":
         return event.outcome
+    if not conversation.is_text(event.request or {}):
+        return "not_text"
     if len(event.completions) > 1:
         return "several_choices"
     sampled = event.completions[0] if event.completions else None
+    if sampled is not None and sampled.finish_reason == "abort":
+        return "aborted"
     if sampled is None or not sampled.token_ids or not event.prompt_token_ids:
         return "no_tokens"
     if len(sampled.token_ids) != len(sampled.logprobs):
