@@ -145,6 +145,7 @@ def changed_by(sampling: Sampling) -> list[str]:
         "min_tokens": sampling.min_tokens > 0,
         "logit_bias": sampling.logit_bias,
         "allowed_token_ids": bool(sampling.allowed_token_ids),
+        "constrained": sampling.constrained,
     }
     return [name for name, is_changed in changed.items() if is_changed]
 

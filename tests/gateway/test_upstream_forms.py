@@ -124,6 +124,30 @@ async def test_parameters_that_are_not_stated_follow_from_the_request() -> None:
         assert second.sampling.stated_by == "request"
 
 
+@pytest.mark.parametrize(
+    ("fields", "constrained"),
+    [
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "text"}}, False),
+        ({"structured_outputs": {"regex": "a+"}}, True),
+        ({"guided_choice": ["a", "b"], "temperature": 0.5}, True),
+        ({"guided_choice": [], "bad_words": None, "use_beam_search": False}, False),
+        ({"bad_words": ["no"]}, True),
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, True),
+        ({"tool_choice": "auto"}, False),
+        ({"constrained": True}, False),
+    ],
+)
+def test_an_answer_under_a_grammar_is_recorded_as_one(
+    fields: dict[str, Any], constrained: bool
+) -> None:
+    for stated in (None, {"temperature": 0.5}):
+        found = effective(stated, requested(fields), Sampling().model_dump())
+        assert found is not None
+        assert Sampling(**found).constrained is constrained
+
+
 def test_the_nodes_defaults_fill_what_a_request_leaves_out() -> None:
     text = "reef:\n  recipe: a.b:C\nserving:\n  sampling: {temperature: 0.6, top_p: 0.95}\n"
     defaults = parse(text).serving.sampling.model_dump()

@@ -133,6 +133,7 @@ def test_explained_variance():
         ),
         ({"sampling": (Sampling(min_tokens=1),)}, "truncated_sampling: min_tokens"),
         ({"sampling": (Sampling(logit_bias=True),)}, "truncated_sampling: logit_bias"),
+        ({"sampling": (Sampling(constrained=True),)}, "truncated_sampling: constrained"),
         (
             {"sampling": (Sampling(allowed_token_ids=(3, 4)),)},
             "truncated_sampling: allowed_token_ids",

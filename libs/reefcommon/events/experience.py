@@ -46,6 +46,7 @@ class Sampling(Value):
 
     `stated_by` is `request` if Reef derived them from the request and the node's defaults. `top_k`
     0 and `top_p` 1.0 mean no truncation, `allowed_token_ids` () the whole vocabulary.
+    `constrained`: a grammar, forbidden words or a search had a say in each token.
     """
 
     temperature: float = 1.0
@@ -58,6 +59,7 @@ class Sampling(Value):
     min_tokens: int = 0
     logit_bias: bool = False
     allowed_token_ids: tuple[int, ...] = ()
+    constrained: bool = False
     seed: int | None = None
     stated_by: Literal["engine", "request"] = "request"
 
