@@ -123,3 +123,24 @@ async def test_a_provider_that_drips_is_bounded_in_time(tmp_path, where):
         assert asyncio.get_running_loop().time() - started < 3
         problem = next(row for row in await engine_rows(bench) if row.get("provider") == "theirs")
         assert json.dumps(problem["problem"]).count("answer") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reason", ["stop", None])
+async def test_a_stream_without_a_terminator_is_whole_if_its_choices_ended(
+    tmp_path, reason, stream
+):
+    last = {"choices": [{"index": 0, "delta": {"content": "!"}, "finish_reason": reason}]}
+    sent = STREAM + CHUNK + b"data: " + json.dumps(last).encode() + b"\n\n"
+    async with saying(sent) as url, provided(tmp_path, THEIRS, url=url) as (bench, _):
+        answer = await bench.chat(stream=stream)
+        (record,) = bench.log.records
+    if reason is None:
+        assert record.outcome == "upstream_incomplete"
+        assert "upstream_incomplete" in answer.text
+        return
+    assert record.outcome == "ok"
+    if stream:
+        assert answer.text.endswith("data: [DONE]\n\n")
+    else:
+        assert answer.json()["choices"][0]["message"]["content"] == "Hi!"

@@ -52,6 +52,11 @@ class Assembly:
         self.chunks = 0
         self.error: str | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Return whether each choice that began has ended."""
+        return bool(self._choices) and all(one.finish_reason for one in self._choices.values())
+
     def take(self, chunk: dict[str, Any]) -> bool:
         """Add a chunk and strip it for the client. False if it is then empty."""
         self.chunks += 1

@@ -177,6 +177,8 @@ class Inference:
         else:
             if (found := stream.end()) and progress.streaming:
                 await out.write(found, more=True)
+            # some providers send no terminator
+            stream.terminated |= exchange.provider != "" and assembly.complete
         progress.terminated = stream.terminated
         progress.tail = DONE if stream.terminated else b""
         if assembly.error is not None:
