@@ -208,6 +208,7 @@ def whole(dialect: Dialect, chunks: list[Json], reason: str = "stop", **asked: A
     ("reason", "stop", "status", "why"),
     [
         ("length", "max_tokens", "incomplete", "max_output_tokens"),
+        ("abort", "max_tokens", "incomplete", "max_output_tokens"),
         ("content_filter", "refusal", "incomplete", "content_filter"),
         ("stop", "end_turn", "completed", None),
         ("tool_calls", "end_turn", "completed", None),
@@ -281,6 +282,17 @@ def test_the_spelling_of_a_call_is_remembered_with_its_arguments(
 def chat_of(dialect: Dialect, **body: Any) -> Json:
     asked = {"model": "reef", "max_tokens": 9, "messages": [USER], "input": "Hi", **body}
     return dialect.turn(json.dumps(asked).encode(), Spelling()).chat
+
+
+def test_the_beginning_of_an_answer_is_gone_on_with() -> None:
+    asked = chat_of(Messages(), messages=[USER, {"role": "assistant", "content": "{"}])
+    assert asked["messages"][-1] == {"role": "assistant", "content": "{"}
+    assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
+    use = {"type": "tool_use", "id": "a", "name": "x", "input": {}}
+    for last in ([{"type": "text", "text": ""}], [{"type": "text", "text": "So"}, use]):
+        asked = chat_of(Messages(), messages=[USER, {"role": "assistant", "content": last}])
+        assert "continue_final_message" not in asked
+    assert "continue_final_message" not in chat_of(Messages())
 
 
 def test_results_of_tools_stay_results() -> None:

@@ -261,6 +261,22 @@ async def test_a_response_goes_on_after_an_earlier_one(bench: Bench) -> None:
     ]  # fmt: skip
 
 
+async def test_a_result_follows_its_call_of_an_earlier_response(bench: Bench) -> None:
+    client = bench.openai(x_reef_scenario="tools")
+    first = await client.responses.create(model="reef", input="Hi")
+    (record,) = bench.log.records
+    event = json.loads(record.model_dump_json())
+    bench.reads.rows[f"/records/{record.event_id}"] = {"record": event}
+    calls = [item.call_id for item in first.output if item.type == "function_call"]
+    results = [{"type": "function_call_output", "call_id": n, "output": n} for n in calls]
+    said = {"role": "user", "content": "Look again."}
+    given = [results[0], said, *results[1:]]
+    await client.responses.create(model="reef", input=given, previous_response_id=first.id)
+    assert [m["role"] for m in bench.engine.requests[-1]["messages"]] == [
+        "user", "assistant", *["tool"] * len(calls), "user",
+    ]  # fmt: skip
+
+
 async def test_an_earlier_response_of_another_scenario_is_not_found(bench: Bench) -> None:
     client = bench.openai()
     first = await client.responses.create(model="reef", input="Hi")

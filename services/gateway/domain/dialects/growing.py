@@ -107,8 +107,8 @@ def reason_of(choice: Json, calls: list[Call]) -> tuple[str, str | None]:
     """Return length, content_filter, tool_calls or stop, and the sequence that stopped it."""
     # Some providers say `stop` after calls, or `tool_calls` without any.
     reason, sequence = choice.get("finish_reason"), choice.get("stop_reason")
-    if reason in ("length", "content_filter"):
-        return str(reason), None
+    if reason in ("length", "content_filter", "abort"):  # vLLM and SGLang: cut off by the node
+        return "length" if reason == "abort" else str(reason), None
     # vLLM names the sequence that stopped it; a number there is a token id
     stopped = sequence if reason == "stop" and isinstance(sequence, str) else None
     return ("tool_calls", None) if calls else ("stop", stopped)

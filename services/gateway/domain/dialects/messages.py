@@ -111,6 +111,10 @@ def conversation(body: Json, spelling: Spelling) -> Json:
         for found in _messages(message, f"messages[{index}]", spelling):
             _append(messages, found)
     chat: Json = {"messages": [_joined(message) for message in messages]}
+    last = chat["messages"][-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
+        # The beginning of the answer: the model goes on from its last character.
+        chat |= {"continue_final_message": True, "add_generation_prompt": False}
     if tools := body.get("tools"):
         given = list(enumerate(listed(tools, "tools")))
         # A tool of the vendor's servers cannot run here: a client that has others does without.

@@ -117,7 +117,7 @@ def _answered(messages: list[Json]) -> list[Json]:
     # Results follow their calls at once in a chat; an agent may have said something in between.
     found: list[Json] = []
     waiting: list[Json] = []
-    open_ids: set[str] = set()
+    open_ids: set[str | None] = set()
     for message in messages:
         if message["role"] == "tool":
             open_ids.discard(message["tool_call_id"])
@@ -126,7 +126,7 @@ def _answered(messages: list[Json]) -> list[Json]:
             continue
         else:
             found += waiting
-            waiting, open_ids = [], {call["id"] for call in message.get("tool_calls") or ()}
+            waiting, open_ids = [], {call.get("id") for call in message.get("tool_calls") or ()}
         found.append(message)
         if not open_ids:
             found += waiting
@@ -142,7 +142,7 @@ def continued(record: Json, messages: list[Json]) -> list[Json]:
     said = [choice.get("message") for choice in (record.get("response") or {}).get("choices") or ()]
     answers = [message for message in said[:1] if isinstance(message, dict)]
     system = messages[:1] if messages[0]["role"] == "system" else []
-    return [*system, *before, *answers, *messages[len(system) :]]
+    return [*system, *before, *_answered([*answers, *messages[len(system) :]])]
 
 
 def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> None:
