@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,14 @@ class LateItem(pytest.Item):
 def _is_late(config: pytest.Config) -> bool:
     """Only if files are handed out whole, and no test is chosen by its name or mark."""
     chosen = config.option.keyword or any("::" in argument for argument in config.args)
-    whole = hasattr(config, "workerinput") and config.option.dist == "loadfile"
+    whole = getattr(config, "workerinput", {}).get("whole_files", False)
     return whole and not chosen and config.option.markexpr in ("", "not e2e")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker's own options say `--dist no`."""
+    node.workerinput["whole_files"] = node.config.option.dist == "loadfile"
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LateFile | None:
@@ -52,7 +59,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     # xdist asks for the name of the item that it has sent, in each report.
     place = session.items.index(item)
     try:
-        for one, following in zip(items, [*items[1:], nextitem], strict=True):
+        # None if all are left out, or if the import failed, which the collection has told.
+        for one, following in zip(items, [*items, nextitem][1:], strict=True):
             session.items[place] = one
             hook.pytest_runtest_protocol(item=one, nextitem=following)
             if session.shouldfail or session.shouldstop:
