@@ -61,17 +61,18 @@ def test_tools_fit_into_its_prompt(node):
 
 
 def test_eight_requests_arriving_one_after_another_share_steps(node):
-    fields = {"messages": CAPITAL, "max_tokens": 16, "ignore_eos": True, "logprobs": False}
-    started = time.monotonic()
+    fields = {"messages": CAPITAL, "max_tokens": 8, "ignore_eos": True, "logprobs": False}
+    # The engine runs in this process: its own time says the same beside other work.
+    started = time.process_time()
     alone = [node.chat(seed=i, **fields) for i in range(2)]
-    one_by_one = (time.monotonic() - started) / 2 * 8
-    started = time.monotonic()
+    one_by_one = (time.process_time() - started) / 2 * 8
+    started = time.process_time()
     with ThreadPoolExecutor(8) as pool:
         futures = []
         for i in range(8):
             futures.append(pool.submit(node.chat, seed=i, **fields))
             time.sleep(0.02)
         together = [future.result() for future in futures]
-    assert one_by_one / (time.monotonic() - started) > 1.5
+    assert one_by_one / (time.process_time() - started) > 1.5
     for one, other in zip(alone, together, strict=False):
         assert one["choices"][0]["token_ids"] == other["choices"][0]["token_ids"]

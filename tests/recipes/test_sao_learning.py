@@ -9,7 +9,8 @@ from tests.recipes.sao_arms import curve
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
-SEEDS = (0, 1, 2)
+# Seeds 1 and 2 pass as well: they say the same, and cost half a minute to a minute and a half each.
+SEEDS = (0,)
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +25,7 @@ def test_sao_learns_a_bandit(model_path, seed):
     assert tenth(rewards, -1) >= 0.9
 
 
-@pytest.mark.parametrize(
-    "seed", SEEDS[:1]
-)  # the other two pass as well; they cost a minute and a half each
+@pytest.mark.parametrize("seed", SEEDS)
 def test_at_a_lag_of_eight_the_correction_decides(model_path, seed):
     """The same experience, eight releases old at every step: corrected by ratio and mask it is
     learnt from, uncorrected it is not.

@@ -54,6 +54,7 @@ async def caught_up(system: System, database: Database, reports: int) -> None:
     """Everything is handled, and every report has been joined or given up."""
 
     async def none_waits() -> bool:
+        await asyncio.sleep(0.4)  # a query of the store costs CPU
         if database.away:
             return False
         found = await database.query(

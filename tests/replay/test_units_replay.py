@@ -82,6 +82,7 @@ async def test_units_and_signals_are_equal_after_a_replay(tmp_path: Path) -> Non
         async with experience(system, config) as database:
 
             async def done() -> bool:
+                await asyncio.sleep(0.4)  # a query of the store costs CPU
                 if database.away:
                     return False
                 (found,) = await database.query(MARKS)

@@ -18,7 +18,7 @@ from reefstack.spec import StoreKind
 pytestmark = pytest.mark.broker
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
 PLACE = TopicPartition(topics.SAMPLES.name, 0)
-N = 400
+N = 200
 Seen = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
 
 

@@ -171,7 +171,9 @@ async def test_of_concurrent_updates_each_counts_once(running: Running) -> None:
 
 async def test_a_listing_has_every_key_in_order(running: Running) -> None:
     store = running.store
-    keys = [f"list/p{n % 3}/{n:05}.batch" for n in range(2300)]
+    keys = [
+        f"list/p{n % 3}/{n:05}.batch" for n in range(1200)
+    ]  # two pages, and two requests that delete
     for start in range(0, len(keys), 100):
         await asyncio.gather(*(put(store, key, b"x") for key in keys[start : start + 100]))
     await put(store, "listing-other", b"x")
@@ -185,8 +187,8 @@ async def test_a_listing_has_every_key_in_order(running: Running) -> None:
     assert list(found["objects"]) == []
     found = await obstore.list_with_delimiter_async(store, "list/p2")
     assert [entry["path"] for entry in found["objects"]] == sorted(keys[2::3])
-    await obstore.delete_async(store, keys[:1500])
-    assert await names(store, "list") == sorted(keys[1500:])
+    await obstore.delete_async(store, keys[:1050])
+    assert await names(store, "list") == sorted(keys[1050:])
 
 
 async def test_a_wrong_key_is_refused(running: Running) -> None:
