@@ -23,7 +23,9 @@ command -v git-lfs >/dev/null 2>&1 || {
 .venv/bin/pip install --quiet uv
 # Without --quiet: pip and uv show what they load, and how far they are.
 say "installing torch (${TORCH:-cpu} build; TORCH=cuda takes the other one) …"
-./infra/torch.sh .venv/bin/pip
+# Not compiled: most files of torch and its needs are never imported. The others are compiled by an import, beside the rest.
+./infra/torch.sh .venv/bin/pip --no-compile
+.venv/bin/python -c 'import torch' >/dev/null 2>&1 &
 say "installing $(grep -c '^[A-Za-z]' requirements.lock) pinned packages …"
 .venv/bin/uv pip install --python .venv/bin/python --no-deps -r requirements.lock
 say "installing the small model and Reef itself …"

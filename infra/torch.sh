@@ -1,11 +1,12 @@
 #!/bin/sh
-# Install torch with the given pip: torch.sh PIP.
+# Install torch with the given pip: torch.sh PIP [OPTION …], options of `pip install`.
 #   TORCH        cpu (default) or cuda
 #   TORCH_INDEX  an index URL, or a folder of wheels; empty: pip's own configuration
 # Wheels beside this file are used too: the image copies infra/wheels there.
 set -eu
 pip=$1 version=2.13.0
-set -- --find-links "$(dirname "$0")"
+shift
+set -- "$@" --find-links "$(dirname "$0")"
 if [ -d "${TORCH_INDEX:-}" ]; then
     set -- "$@" --find-links "$TORCH_INDEX"
 elif [ -n "${TORCH_INDEX:-}" ]; then
