@@ -304,6 +304,13 @@ def test_vllm_is_started_as_the_services_need_it():
     assert environment(engine)["VLLM_SERVER_DEV_MODE"] == "1"
 
 
+def test_vllm_takes_as_long_a_context_as_our_own_engine():
+    ours = variables(settings_classes()["engine"])["REEF_ENGINE_MAX_MODEL_LEN"].default
+    command = SERVICES["engine-gpu"]["command"]
+    assert f"--max-model-len=${{VLLM_MAX_MODEL_LEN:-{ours}}}" in command
+    assert EXAMPLE["VLLM_MAX_MODEL_LEN"] == str(ours)
+
+
 def test_stand_ins_replace_systems_and_nothing_else():
     """And under names of their own: a stand-in must never pass for the real image in the local cache."""
     for name, service in OFFLINE["services"].items():
