@@ -224,3 +224,22 @@ async def test_the_document_shows_a_body_for_each_hot_path(bench: Bench) -> None
         (example,) = schemas[body["schema"]["$ref"].rpartition("/")[2]]["examples"]
         answer = await bench.http.post(path, json=example)
         assert answer.status_code in {200, 202, 501}, answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_half_a_pair_in_a_request_ends_no_session(bench: Bench, path: str) -> None:
+    """An agent that cut an emoji in two sends the half with each later request."""
+    said = [{"role": "user", "content": "\ud83d\ude00 cut \ud83d, not \\ud83d"}]
+    asked = {"model": "reef", "max_tokens": 3, "messages": said, "input": said}
+    answer = await bench.http.post(path, content=json.dumps(asked))
+    assert answer.status_code == 200, answer.text
+    text = "\U0001f600 cut \N{REPLACEMENT CHARACTER}, not \\ud83d"
+    assert bench.engine.requests[-1]["messages"][-1]["content"] == text
+    (record,) = bench.log.records
+    assert record.request["messages"][-1]["content"] == text
+    words = {"references": [record.event_id], "feedback": "bad \ud83d"}
+    told = await bench.http.post("/reef/report", content=json.dumps(words))
+    assert told.status_code == 202, told.text
+    assert bench.log.reports[-1].feedback == "bad \N{REPLACEMENT CHARACTER}"
+    for wrong in (b'{"model": "\\ud83d"', b'["\\ud83d", NaN]'):
+        assert (await bench.http.post(path, content=wrong)).status_code == 400

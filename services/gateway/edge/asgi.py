@@ -19,6 +19,7 @@ from services.gateway.domain.dialects import COUNT_TOKENS
 from services.gateway.domain.errors import ApiError, invalid, no_scenario
 from services.gateway.domain.exchange import HOT, INFERENCE, REPORT, Exchange
 from services.gateway.domain.headers import HeaderLimits
+from services.gateway.domain.jsontext import paired
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
 from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
@@ -137,6 +138,7 @@ class Edge:
         grant = self.intake.access.grant(headers)
         raw = await self.bodies.read(headers, receive, charge)
         self.memory.check_decoding(raw)
+        raw = paired(raw)
         if isinstance(out, DialectOutlet):
             exchange = await self._translated(path, raw, raw_headers, grant, out)
         else:
@@ -171,7 +173,7 @@ class Edge:
         charge.to(charge.size + decoded_bytes(raw))
         scenario = scenario_of(headers)
         grant.check("report", scenario)
-        report = reports.parse(raw)
+        report = reports.parse(paired(raw))
         if report.scenario is not None and report.scenario != scenario:
             named = check_scenario(report.scenario)
             if b"x-reef-scenario" in headers:
