@@ -51,6 +51,11 @@ def run_reef(
     )
 
 
+def installed_agents(config: pytest.Config) -> Path:
+    """The folder of the agents' programs, kept between runs: npm takes a minute for each."""
+    return config.cache.mkdir("agents")
+
+
 # After a kill the broker forgets a consumer after two sessions: 12 s of the product's.
 SHORT_SESSIONS = {"REEF_KAFKA_SESSION_TIMEOUT_MS": "2000"}
 

@@ -14,12 +14,14 @@ from reefcommon.evaluator import as_task
 from reefcommon.harness.tree import Entry
 from reefkit.episodes.relay import Upstream
 from reefkit.episodes.runner import AgentRunner, Seat
+from tests.e2e.conftest import installed_agents
 from tests.episodes.conftest import needs_bubblewrap
 
 pytestmark = [
     needs_bubblewrap,
     pytest.mark.e2e,
     pytest.mark.timeout(600),
+    pytest.mark.xdist_group("harness-demo"),
     pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed"),
 ]
 SKILL = {"name": "shipping-labels", "description": "labels of orders", "text": GOOD}
@@ -28,8 +30,7 @@ SKILL = {"name": "shipping-labels", "description": "labels of orders", "text": G
 async def test_pi_obeys_a_skill_and_a_dead_model_is_no_score(
     tmp_path, pytestconfig: pytest.Config
 ) -> None:
-    # Kept between runs: npm takes a minute.
-    agents = pytestconfig.cache.mkdir("agents")
+    agents = installed_agents(pytestconfig)
     runner = AgentRunner(AgentSection(adapter="pi", timeout_s=120), tmp_path / "episodes", agents)
     try:
         await runner.ready()

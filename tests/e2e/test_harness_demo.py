@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 
 from reefcli.demo.harness.machine import missing
-from tests.e2e.conftest import run_reef
+from tests.e2e.conftest import installed_agents, run_reef
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.xdist_group("harness-demo")]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
+def shown(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> tuple[dict, str]:
     """The facts of a run of both acts, and what it printed."""
     place: Path = tmp_path_factory.mktemp("demo") / "state"
+    place.mkdir()
+    (place / "agents").symlink_to(installed_agents(pytestconfig), target_is_directory=True)
     words = ("demo", "--harness", "--state-dir", str(place), "--json")
     done = run_reef(*words, timeout_s=800)
     facts = json.loads(done.stdout)
