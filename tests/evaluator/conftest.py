@@ -170,9 +170,10 @@ class World:
     head: Release | None = None
     log: FakeLog = field(default_factory=FakeLog)
     gateway_url: str = "http://127.0.0.1:9"
+    within_s: float = 2
 
     async def process(self) -> Handlers:
-        settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=2)
+        settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=self.within_s)
         system = SystemSettings(state_dir=self.state, gateway_url=self.gateway_url)
         nodes: Any = tuple(self.nodes)
         return build(

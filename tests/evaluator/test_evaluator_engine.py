@@ -49,6 +49,7 @@ async def served(world: World, engine: Node, monkeypatch: pytest.MonkeyPatch) ->
     async with aiohttp.ClientSession() as session:
         node = HttpServingNode(engine.url, session)
         world.nodes = [node]  # type: ignore[list-item]
+        world.within_s = 60  # a real node, beside other work
         yield world, manifest.content_id, node
 
 
