@@ -49,10 +49,14 @@ class HttpServingNode:
         adapter = {"lora_name": name, "lora_path": path}
         try:
             await self._call("POST", "/v1/load_lora_adapter", adapter, timeout_s=120)
-        except Poison:
+        except (Poison, Transient) as error:
             # Another caller may have loaded the same adapter meanwhile.
-            if (await self.models()).get(name) != path:
-                raise
+            if (await self.models()).get(name) == path:
+                return
+            # vLLM answers 500 if its engine refuses an adapter (its rank, its modules).
+            if "add_lora method failed" in str(error):
+                raise Poison(str(error)) from error
+            raise
 
     async def unload_adapter(self, name: str) -> None:
         if name not in await self.models():

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from reefcommon.errors import Slow, Transient, Unavailable
+from reefcommon.errors import Poison, Slow, Transient, Unavailable
 from reefkit.serving_http import HttpServingNode
 
 MODELS = {"data": [{"id": "reef"}]}
@@ -125,3 +125,26 @@ async def test_a_slow_node_is_not_a_node_that_is_away() -> None:
         with pytest.raises(Unavailable) as caught:
             await away.chat("reef", [], timeout_s=5)
     assert not isinstance(caught.value, Slow)
+
+
+async def test_an_adapter_that_vllm_cannot_hold_is_refused() -> None:
+    """vLLM 0.32 answers 500 to it, as to a failure of its own, and goes on."""
+    rank = "LoRA rank 32 is greater than max_lora_rank 16."
+    root = "please check the stack trace above for the root cause"
+    said = [f"Call to add_lora method failed: Worker failed with error '{rank}', {root}"]
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response(MODELS)
+        shape = {"message": said[0], "type": "InternalServerError", "param": None, "code": 500}
+        return web.json_response({"error": shape}, status=500)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        with pytest.raises(Poison, match="LoRA rank 32 is greater than max_lora_rank 16"):
+            await node.load_adapter("default@r1", "/adapters/1")
+        said[0] = "EngineCore encountered an issue."
+        with pytest.raises(Transient):
+            await node.load_adapter("default@r1", "/adapters/1")
