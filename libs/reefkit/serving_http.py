@@ -157,7 +157,7 @@ class HttpServingNode:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float
     ) -> Any:
-        # vLLM refuses a priority unless it was started with --scheduling-policy priority.
+        # Some servers refuse a priority. vLLM 0.32 takes it, and heeds it if it was told to.
         if body is not None and (self._no_priority or not body.get("priority")):
             body = {key: value for key, value in body.items() if key != "priority"}
         try:
