@@ -23,7 +23,15 @@ from reefkit.limited import limited
 from reefkit.recipes.endpoint import key_of
 from reefkit.retry import GaveUp, RetryPolicy, retried
 from reefkit.verifier import Verifier, VerifierFailed
-from services.evaluator.episodes import BACKGROUND, EPISODES, Episode, Evidence, Side, task_result
+from services.evaluator.episodes import (
+    BACKGROUND,
+    EPISODES,
+    Episode,
+    Evidence,
+    Side,
+    is_lost,
+    task_result,
+)
 from services.evaluator.plans import Plans
 
 MAX_ANSWER_CHARS = 2000
@@ -85,7 +93,8 @@ class AgentEpisodes:
             task_result(task.name, *map(_together, both))
             for task, both in zip(tasks, by_task, strict=True)
         )
-        return Evidence(results, tuple(run.failure for run in runs if run.failure))
+        failures = tuple(run.failure for run in runs if run.failure)
+        return Evidence(results, failures, bool(failures) and await is_lost(node))
 
     def _seat(
         self,

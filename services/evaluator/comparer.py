@@ -52,6 +52,10 @@ NOT_RUN = Evidence(())
 PAIRED: frozenset[Kind] = frozenset({"lora", "harness"})
 
 
+class NodeLost(Transient):
+    """The serving node went away in a trial."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparer:
     """Compares candidates with their heads. Its only effect is that scores are kept."""
@@ -97,6 +101,7 @@ class Comparer:
 
         Raises:
             Transient: the scenario does not exist.
+            NodeLost: the node of the trial does not answer any more.
             Unavailable: no node answers, or a store does not.
         """
         head = await self.heads.head(candidate.scenario)
@@ -130,6 +135,8 @@ class Comparer:
                 # The old head was unloaded under the trial: its failures say nothing.
                 return await self.compare(candidate, partner)
             count, first = len(evidence.failures), evidence.failures[0]
+            if evidence.node_lost:
+                raise NodeLost(f"the node went away in the trial: {first}")
             failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
             return _evaluation(failed, rule, head, evidence)
         if rule.policy == "always" and not evidence.tasks:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from prometheus_client import Counter
 
 from reefcommon.config_sections import EvaluationSection
-from reefcommon.errors import Poison, Transient
+from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.evaluator import Task
 from reefcommon.events import AgentRun, TaskResult
 from reefcommon.harness.delivery import episode_messages
@@ -53,10 +53,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The pairs of a trial. `failures`: reasons of episodes that could not be run."""
+    """The pairs of a trial. `failures`: reasons of episodes that could not be run; `node_lost`:
+    the node does not answer any more, so that they say nothing.
+    """
 
     tasks: tuple[TaskResult, ...]
     failures: tuple[str, ...] = ()
+    node_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ class Episodes:
 
         pairs = await limited(self.pairs_at_once, [partial(pair, task) for task in tasks])
         failures = tuple(failure for _, failures in pairs for failure in failures)
-        return Evidence(tuple(result for result, _ in pairs), failures)
+        lost = bool(failures) and await is_lost(node)
+        return Evidence(tuple(result for result, _ in pairs), failures, lost)
 
     async def replay(
         self,
@@ -147,7 +151,8 @@ class Episodes:
         ]
         await limited(self.scores_at_once, missing)
         ours, heads = [await scores.scores(scenario, side.weights) for side in sides]
-        return Evidence(scored_pairs(samples, ours, heads), tuple(failures))
+        lost = bool(failures) and await is_lost(node)
+        return Evidence(scored_pairs(samples, ours, heads), tuple(failures), lost)
 
     async def _episode(
         self,
@@ -188,6 +193,15 @@ class Episodes:
         # A refusal is retried too: within a trial it is the node that fails, not the candidate.
         failures = (Transient, Poison)
         return await retried(call, self.retry, failures, name="episode", within_s=self.within_s)
+
+
+async def is_lost(node: ServingNode) -> bool:
+    """Return whether a node does not answer."""
+    try:
+        await node.models()
+    except Unavailable:
+        return True
+    return False
 
 
 def seed_of(candidate_id: str, task: str) -> int:

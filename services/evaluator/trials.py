@@ -22,7 +22,7 @@ from reefcommon.errors import ReefError, Transient, Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation
 from reefkit.background import cancel
 from reefkit.redis_lease import RedisLease
-from services.evaluator.comparer import Comparer, EvidenceStore, failed
+from services.evaluator.comparer import Comparer, EvidenceStore, NodeLost, failed
 from services.evaluator.rechecks import Rechecks
 
 log = structlog.get_logger()
@@ -38,6 +38,8 @@ WAIT_S = Gauge(
     ["scenario"],
 )
 MAX_ATTEMPTS = 6
+# A candidate may be what ends the node: it ends no more of them.
+LOST_NODES = 2
 ON_TRIAL, NEXT = "its trial is under way", "comes after another candidate"
 # A candidate is in the log before it is in the store; a verdict likewise.
 LOST_AFTER = timedelta(minutes=2)
@@ -76,6 +78,7 @@ class Trials:
     _logged: dict[str, str] = field(default_factory=dict)
     _failing: dict[str, str] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
+    _lost: Counter[str] = field(default_factory=Counter)
 
     async def add(self, candidate: CandidateProposed) -> None:
         """Keep a candidate and begin its trial. May be repeated."""
@@ -214,6 +217,11 @@ class Trials:
             evaluation = await self.comparer.compare(candidate, partner)
         except Unavailable:
             raise
+        except NodeLost as error:
+            self._lost[candidate.event_id] += 1
+            if self._lost[candidate.event_id] < LOST_NODES:
+                return str(error)
+            evaluation = failed(candidate, str(error))
         except Transient as error:
             return str(error)
         except Exception as error:  # a mistake of ours: after some tries, the trainer must hear

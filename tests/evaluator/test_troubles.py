@@ -163,6 +163,31 @@ async def test_a_node_that_is_away_is_waited_for(world: World) -> None:
     assert (await world.verdict(candidate())).verdict == "select"
 
 
+async def test_a_node_that_goes_away_during_an_episode_is_waited_for_once(world: World) -> None:
+    """The candidate may have ended it: the second time is a failure."""
+    node = world.nodes[0]
+    answer = node.answer
+
+    def dies(_model: str, _messages: Any, seed: int, _i: int) -> str:
+        if not seed:  # the probe
+            return "x"
+        node.down = True
+        raise Unavailable("killed")
+
+    process = await world.process()
+    for innocent in (True, False):
+        event, node.answer = candidate(seed=f"innocent {innocent}"), dies
+        before = len(world.verdicts())
+        await world.on_candidate(event, process)
+        assert len(world.verdicts()) == before
+        node.down, node.answer = False, answer if innocent else dies
+        await world.on_candidate(event, process)
+        node.down = False
+        (found,) = world.verdicts()[before:]
+        assert found.verdict == ("select" if innocent else "evaluation_failed"), found.reason
+    assert found.reason.startswith("the node went away in the trial: ")
+
+
 @pytest.mark.parametrize("place", ["load", "probe"])
 async def test_a_node_that_goes_away_during_a_trial_is_waited_for(world: World, place: str) -> None:
     """However often the event is tried: silence says nothing about the candidate."""
