@@ -54,7 +54,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     session, hook = item.session, item.config.hook
     module = pytest.Module.from_parent(item.parent.parent, path=item.path)
-    items = list(session.genitems(module))
+    # A collection while a file is parsed may run code of earlier tests, which parses too: a SystemError.
+    gc.disable()
+    try:
+        items = list(session.genitems(module))
+    finally:
+        gc.enable()
     hook.pytest_collection_modifyitems(session=session, config=item.config, items=items)
     # xdist asks for the name of the item that it has sent, in each report.
     place = session.items.index(item)
