@@ -54,7 +54,7 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The pairs of a trial. `failures`: reasons of episodes that could not be run; `node_lost`:
-    the node does not answer any more, so that they say nothing.
+    the node did not answer afterwards.
     """
 
     tasks: tuple[TaskResult, ...]

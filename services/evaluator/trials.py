@@ -38,7 +38,7 @@ WAIT_S = Gauge(
     ["scenario"],
 )
 MAX_ATTEMPTS = 6
-# A candidate may be what ends the node: it ends no more of them.
+# A candidate may be what ends the node.
 LOST_NODES = 2
 ON_TRIAL, NEXT = "its trial is under way", "comes after another candidate"
 # A candidate is in the log before it is in the store; a verdict likewise.
