@@ -34,6 +34,9 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
     stored = await heads.scenarios()  # before the log is read: it holds all of their releases
     state = replay(await release_log.read())
     known = {name: await _known(heads, name, state) for name in stored}
+    # Before its head: a winner may come in between, or a kill, after which it would be left out.
+    for scenario in state.held.keys() - set(stored):
+        await heads.hold(scenario, state.held[scenario])
     missing = 0
     for release in state.chains():
         if release.release_id in known.get(release.scenario, ()):
@@ -46,8 +49,6 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
             missing += 1
     for pending in state.pending.values():
         await heads.put_pending(pending)
-    for scenario in state.held.keys() - set(stored):
-        await heads.hold(scenario, state.held[scenario])
     if missing:
         log.warning("heads_rebuilt", releases=missing)
     return missing

@@ -11,7 +11,7 @@ from reefcommon.events import (
     utc_now,
 )
 from tests.publisher.conftest import REVIEWED, World
-from tests.publisher.fakes import evaluated
+from tests.publisher.fakes import Fuse, Killed, evaluated
 from tests.publisher.test_commands import hold
 
 pytestmark = pytest.mark.redis
@@ -131,3 +131,13 @@ async def test_the_heads_are_away(world: World) -> None:
     await upkeep.handlers.on_evaluated(event)
     assert world.rejections() == [("conflicted", "lost")]
     assert all(not node.adapters for node in world.nodes)
+
+
+async def test_a_rebuild_that_is_killed_after_a_head_has_brought_its_hold(world: World) -> None:
+    await world.command(await world.started(), hold("until Monday"))
+    await world.redis.flushdb()
+    with pytest.raises(Killed):
+        await world.process(Fuse(left=0, after=True)).start()
+    assert await world.heads.scenarios() == ["default"], "its head is there"
+    await world.started()
+    assert await world.heads.held("default") == "until Monday"
