@@ -1,6 +1,5 @@
 """Composition of the evaluator."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def build(
     candidates = candidates or KafkaCandidates(*logs)
     lease, verdicts = partial(trials_lease, outside.redis), Verdicts(outside.events, outside.now)
     rechecks = Rechecks(comparer, evidence, outside.events, outside.now)
-    given = (comparer, evidence, candidates, lease, verdicts.publish, rechecks)
+    given = (comparer, evidence, candidates, lease, verdicts.publish, rechecks, bench.failing)
     return Handlers(plans, evidence, Trials(*given, settings.long_wait_s, outside.now))
 
 
@@ -69,11 +68,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     trials = handlers.trials
     rounds = Periodic("trials", trials.round, settings.look_again_every_s)
     health = Health(SERVICE, broker=broker, checks={"waiting": rounds.check})
-    health.facts.update(
-        waiting_candidates=lambda: len(trials.waiting()),
-        waiting_for=lambda: [asdict(item) for item in trials.waiting()],
-        tasks=plans.task_names,
-    )
+    health.facts.update(trials.facts(), tasks=plans.task_names)
     lost = Periodic("lost candidates", trials.find_lost, settings.reread_log_every_s, 60.0)
     tasks = tuple(BackgroundTask(one.name, one.run) for one in (rounds, lost))
     close = outside.close, trials.close

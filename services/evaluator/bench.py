@@ -7,7 +7,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,7 +38,10 @@ class DoesNotServe(Poison):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Holds trials on the serving nodes. `directory` is visible to them."""
+    """Holds trials on the serving nodes. `directory` is visible to them.
+
+    `failing`: by scenario, why no trial can be held; a trial that begins takes its scenario out.
+    """
 
     nodes: tuple[ServingNode, ...]
     store: ArtifactStore
@@ -46,6 +49,7 @@ class Bench:
     base_model: str
     rotation: RedisRotation
     retry: RetryPolicy
+    failing: dict[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
     async def trial(
@@ -77,6 +81,7 @@ class Bench:
                     await self._load(node, one)
                     weights = weights_key(head, one.content_id)
                     ours = replace(ours, model=trial_name(one), weights=weights)
+            self.failing.pop(candidate.scenario, None)
             yield node, (ours, heads)
         finally:
             await self.forget(candidate)
@@ -95,6 +100,7 @@ class Bench:
             theirs = None
             if served is not None:
                 theirs = await self._tried(lambda: self._fetch(served, head.scenario, heads))
+            self.failing.pop(candidate.scenario, None)
             yield path, theirs
         finally:
             await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)

@@ -146,6 +146,13 @@ class Comparer:
             return _evaluation(Ruling("select", unseen), rule, head, evidence)
         return _evaluation(decide(evidence.tasks, rule), rule, head, evidence)
 
+    async def lacking(self, scenario: str) -> str:
+        """Return why the held-out samples of a scenario do not suffice; "" if they do, or if none
+        are needed. Raises Unavailable.
+        """
+        needed = self.plans.held_out.get(scenario, 0)
+        return lacking(await self.evidence.samples(scenario), needed) if needed else ""
+
     async def with_promoted(self, candidate: CandidateProposed, plan: Plan) -> Plan:
         """Return the plan of a harness with the promoted tasks of its scenario."""
         wanted = plan.sampling.promote_failures and plan.tasks and plan.runner == "chat"
@@ -208,8 +215,7 @@ class Comparer:
             if not 0 < len(plan.tasks) < rule.min_pairs:
                 return ""
             remedy = "add tasks to evaluation.tasks, or set evaluation.policy: always"
-            few = f"{len(plan.tasks)} held-out tasks, {rule.min_pairs} are needed: {remedy}"
-            return f"insufficient_evidence: {few}"
+            return f"{len(plan.tasks)} held-out tasks, {rule.min_pairs} are needed: {remedy}"
         return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
 
     async def _try(

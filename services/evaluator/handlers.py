@@ -95,6 +95,7 @@ class Handlers:
         sample = held_out(event)
         if sample is not None and self.plans.accepts(event.scenario, sample.score):
             await self.evidence.add(event.scenario, sample, event.recorded_at.timestamp())
+            await self.trials.count(event.scenario)
 
     async def on_candidate(self, event: CandidateProposed) -> None:
         await self.trials.add(event)

@@ -12,11 +12,12 @@ from reefcommon.errors import BadConfig
 from reefcommon.evaluation import ChosenPlan, bound, choose, named_object, score_function
 from reefcommon.evaluator import BadTask, Evaluator, Runner, Task, as_tasks, implements
 from reefcommon.events import CandidateProposed
-from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, Recipe, ScoreRange, WeightRecipe
 from reefcommon.recipe_context import RunProgram
 from reefcommon.recipe_loading import load_recipe
 from reefkit.episodes.runner import check_section
 from reefkit.jobs.faults import called_within, last_lines
+from reefkit.recipe_binding import bindings
 from reefkit.verifier import Verifier
 from services.evaluator.domain.policies import Rule
 
@@ -43,6 +44,8 @@ class Plans:
     config: ServeConfig
     score_ranges: dict[str, ScoreRange]
     """By scenario with a bound recipe; an empty range if none of its recipes withholds samples."""
+    held_out: dict[str, int]
+    """By scenario whose samples are withheld: the prompts that a comparison needs."""
     limit_s: float = 120.0
     run: RunProgram | None = None
     _made: dict[tuple[str, str], Plan] = field(default_factory=dict)
@@ -58,7 +61,10 @@ class Plans:
             BadConfig: a reference leads nowhere, or tasks lack a verifier.
         """
         ranges = {name: _score_range(config, name) for name in {b.scenario for b in config.reef}}
-        plans = cls(config, ranges, limit_s, run)
+        kind: type[Recipe] = WeightRecipe
+        held = [one for one in bindings(config, kind) if one.holds_out]
+        needed = {b.scenario: choose(config, b.scenario, b.dotted).min_pairs for b in held}
+        plans = cls(config, ranges, needed, limit_s, run)
         _check_scenarios(config)
         unbound = (("", ""), *((name, "") for name in config.all_scenarios))
         for scenario, recipe in (*unbound, *((b.scenario, b.recipe) for b in config.reef)):

@@ -11,9 +11,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from prometheus_client import Gauge, Histogram
@@ -41,6 +41,7 @@ MAX_ATTEMPTS = 6
 # A candidate may be what ends the node.
 LOST_NODES = 2
 ON_TRIAL, NEXT = "its trial is under way", "comes after another candidate"
+LATER = "trials cannot be held now; the evaluator's failure says why, and it tries again"
 # A candidate is in the log before it is in the store; a verdict likewise.
 LOST_AFTER = timedelta(minutes=2)
 
@@ -60,7 +61,8 @@ class WaitingCandidate:
 
 @dataclass(slots=True)
 class Trials:
-    """Tries waiting candidates. `lease`: the right to try those of a scenario.
+    """Tries waiting candidates. `lease`: the right to try those of a scenario; `failing`: the
+    bench's.
 
     A candidate that waits for longer than `long_wait_s` is logged once for each reason.
     """
@@ -71,14 +73,15 @@ class Trials:
     lease: Callable[[str], RedisLease]
     publish: Callable[[CandidateProposed, Evaluation, CandidateProposed | None], Awaitable[None]]
     rechecks: Rechecks
+    failing: dict[str, str]
     long_wait_s: float = 120.0
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _running: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     _waiting: dict[str, dict[str, WaitingCandidate]] = field(default_factory=dict)
     _logged: dict[str, str] = field(default_factory=dict)
-    _failing: dict[str, str] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
     _lost: Counter[str] = field(default_factory=Counter)
+    _lacking: dict[str, str] = field(default_factory=dict)
 
     async def add(self, candidate: CandidateProposed) -> None:
         """Keep a candidate and begin its trial. May be repeated."""
@@ -88,6 +91,11 @@ class Trials:
         log.info("candidate_taken", scenario=candidate.scenario, candidate=candidate.event_id)
         self._begin(candidate.scenario)
 
+    async def count(self, scenario: str) -> None:
+        """Note how many held-out samples a scenario has, until they suffice. May be repeated."""
+        if self._lacking.get(scenario) != "":
+            self._lacking[scenario] = await self.comparer.lacking(scenario)
+
     async def round(self) -> list[WaitingCandidate]:
         """Begin the trials of waiting candidates. Returns all candidates without a verdict.
 
@@ -95,23 +103,33 @@ class Trials:
             Unavailable: a trial failed because a node or a store does not answer.
         """
         await self.restore()
+        for scenario in self.comparer.plans.held_out.keys() - self._lacking.keys():
+            await self.count(scenario)
         due = await self.rechecks.all_due()
         for scenario in dict.fromkeys((*await self.evidence.waiting_scenarios(), *due)):
             self._begin(scenario)
         rows = self.waiting()
         self._tell(rows)
-        if self._failing:
-            raise Unavailable("; ".join(sorted(set(self._failing.values()))))
+        if self.failing:
+            raise Unavailable("; ".join(sorted(set(self.failing.values()))))
         return rows
 
     def waiting(self) -> list[WaitingCandidate]:
         """Return the candidates without a verdict that this process knows, oldest first."""
         rows = [
-            replace(row, reason=self._failing.get(scenario, row.reason))
-            for scenario, found in self._waiting.items()
+            replace(row, reason=LATER) if there and row.reason in (ON_TRIAL, NEXT) else row
+            for there, found in ((name in self.failing, f) for name, f in self._waiting.items())
             for row in found.values()
         ]
         return sorted(rows, key=lambda row: row.since)
+
+    def facts(self) -> dict[str, Callable[[], Any]]:
+        """Return the facts of `/status`."""
+        return {
+            "waiting_candidates": lambda: len(self.waiting()),
+            "waiting_for": lambda: [asdict(row) for row in self.waiting()],
+            "held_out": lambda: {name: why for name, why in self._lacking.items() if why},
+        }
 
     async def find_lost(self) -> int:
         """Keep candidates again that only the log has; return their number. Raises Unavailable."""
@@ -160,13 +178,13 @@ class Trials:
                 async with lease.during(wait_s=0):
                     await self._compare_all(scenario)
                     await self.rechecks.run(scenario)
-            self._failing.pop(scenario, None)
+            self.failing.pop(scenario, None)
         except Exception as error:  # `round` reports it; other scenarios go on
             reason = str(error) or repr(error)
-            if self._failing.get(scenario) != reason:
+            if self.failing.get(scenario) != reason:
                 ours = not isinstance(error, ReefError)
                 log.warning("trials_interrupted", scenario=scenario, reason=reason, exc_info=ours)
-            self._failing[scenario] = reason
+            self.failing[scenario] = reason
 
     async def _compare_all(self, scenario: str) -> None:
         # The newest first: it has learned from more samples. Those that arrive meanwhile count too.

@@ -188,8 +188,8 @@ class World:
         process = process or await self.process()
         await process.on_candidate(event)
         await process.trials.settled()
-        if process.trials._failing:
-            raise Unavailable(str(process.trials._failing))
+        if process.trials.failing:
+            raise Unavailable(str(process.trials.failing))
 
     async def look(self, process: Handlers | None = None) -> list[WaitingCandidate]:
         """One round, and the candidates that it left waiting. Raises what interrupted a trial."""

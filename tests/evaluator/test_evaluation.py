@@ -69,7 +69,7 @@ async def test_too_few_tasks_leave_a_candidate_waiting(world: World) -> None:
     process = await world.process()
     await world.on_candidate(candidate(), process)
     (waiting,) = await world.look(process)
-    assert waiting.reason.startswith("insufficient_evidence: 3 held-out tasks, 5 are needed")
+    assert waiting.reason.startswith("3 held-out tasks, 5 are needed")
     assert not world.nodes[0].asked
     world.text = TASKS + "}"
     assert await world.look() == []

@@ -24,7 +24,7 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     (waits,) = await world.look(process)
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
-        waits.reason == "insufficient_evidence: more reports are needed: 0 of 5 prompts that it "
+        waits.reason == "more reports are needed: 0 of 5 prompts that it "
         "needs have scores that differ from the mean (one report in five is held out to judge "
         "by, 0 so far)"
     )
@@ -51,6 +51,23 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     assert not world.nodes[0].adapters
 
 
+async def test_held_out_reports_are_counted_from_the_first(world: World) -> None:
+    """They were only if a candidate waited for them."""
+    world.text = REPLAY
+    process = await world.process()
+
+    def shown() -> str:
+        return process.trials.facts()["held_out"]().get("default", "")
+
+    assert await world.look(process) == []
+    assert "0 of 5 prompts" in shown()
+    held = [i for i in range(60) if is_held_out(f"smp-{i}")]
+    for count, i in enumerate(held[:5]):
+        assert f"by, {count} so far" in shown()
+        await process.on_sample(scored(i, 1.0 if count % 2 else 0.0, (1, 100 + i, 3, 4)))
+    assert shown() == "", "they suffice"
+
+
 async def test_replay_rejects_what_makes_bad_answers_likelier(world: World) -> None:
     world.text = REPLAY
     process = await world.process()
@@ -72,7 +89,7 @@ async def test_a_prompt_is_one_pair_however_often_it_was_answered(world: World) 
         await process.on_sample(scored(i, i % 2, (1, 100 + i % 4, 3, 7 if i % 2 else 4)))
     await world.on_candidate(candidate(), process)
     (waits,) = await world.look(process)
-    assert waits.reason.startswith("insufficient_evidence: more reports are needed: 4 of ")
+    assert waits.reason.startswith("more reports are needed: 4 of ")
 
 
 async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
@@ -170,7 +187,7 @@ async def test_twenty_informative_samples_are_needed_by_default(world: World) ->
     await fill(process, 60)
     await world.on_candidate(candidate(), process)
     (waiting,) = await world.look(process)
-    assert waiting.reason.startswith("insufficient_evidence: more reports are needed: 12 of 20 ")
+    assert waiting.reason.startswith("more reports are needed: 12 of 20 ")
     await fill(process, 140)
     assert await world.look(process) == []
     [found] = world.verdicts()

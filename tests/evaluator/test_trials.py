@@ -12,7 +12,7 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Release
 from reefkit.redis_heads import RedisReleaseHeads
 from reefkit.redis_lease import RedisLease
-from services.evaluator.trials import LOST_AFTER, NEXT, ON_TRIAL, WAIT_S
+from services.evaluator.trials import LATER, LOST_AFTER, NEXT, ON_TRIAL, WAIT_S
 from tests.evaluator.conftest import TASKS, World, candidate
 
 pytestmark = pytest.mark.redis
@@ -83,6 +83,36 @@ async def test_a_candidate_is_shown_from_its_arrival_to_its_verdict(world: World
     hold.set()
     await process.trials.settled()
     assert await process.trials.round() == []
+    assert len(world.verdicts()) == 2
+
+
+async def test_the_evaluator_is_ready_again_when_a_trial_begins(world: World) -> None:
+    """It said until the trial's end that the engine did not answer, as every candidate did."""
+    process, hold = await world.process(), asyncio.Event()
+    node, chat = world.nodes[0], world.nodes[0].chat
+
+    async def slow(*args: Any, **params: Any) -> Any:
+        await hold.wait()
+        return await chat(*args, **params)
+
+    node.down, node.chat = True, slow  # type: ignore[method-assign]
+    for seed in "ab":
+        await process.on_candidate(candidate(seed))
+        await process.trials.settled()
+    with pytest.raises(Unavailable, match="http://node-1 does not answer"):
+        await process.trials.round()
+    await process.trials.settled()
+    assert [row.reason for row in process.trials.waiting()] == [LATER, LATER]
+    node.down = False
+    async with asyncio.timeout(10):
+        while not node.adapters:
+            with suppress(Unavailable):
+                await process.trials.round()
+            await asyncio.sleep(0.01)
+    rows = await process.trials.round()
+    assert sorted(row.reason for row in rows) == [NEXT, ON_TRIAL]
+    hold.set()
+    await process.trials.settled()
     assert len(world.verdicts()) == 2
 
 
@@ -197,7 +227,8 @@ async def test_a_mistake_of_ours_becomes_a_verdict_at_last(world: World) -> None
 
     async def alone(*_candidates: object) -> None: ...
 
-    fake = type("J", (), {"compare": staticmethod(broken), "partner": staticmethod(alone)})()
+    methods = {"compare": staticmethod(broken), "partner": staticmethod(alone)}
+    fake = type("J", (), {**methods, "plans": process.plans})()
     object.__setattr__(process.trials, "comparer", fake)
     await process.on_candidate(candidate())
     await process.trials.settled()

@@ -60,7 +60,7 @@ def lacking(samples: Sequence[HeldOut], needed: int) -> str:
         return ""
     held = f"one report in five is held out to judge by, {len(samples)} so far"
     few = f"{prompts} of {needed} prompts that it needs have scores that differ from the mean"
-    return f"insufficient_evidence: more reports are needed: {few} ({held})"
+    return f"more reports are needed: {few} ({held})"
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
