@@ -9,6 +9,8 @@
 # ├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event counts
 # └── BadConfig     a person's mistake        -> shown to that person, with the remedy
 
+import os
+
 
 class ReefError(Exception):
     """Base of all errors of Reef. A person may see `str(error)`."""
@@ -40,3 +42,11 @@ class Conflict(ReefError):
 
 class BadConfig(ReefError):
     """A wrong setting or `serve.yaml`. The message names the key, the value and the remedy."""
+
+
+def said(error: Exception) -> str:
+    """Return the words of a failed connection, as `Connection refused`, for a person."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    return str(error) or silent

@@ -166,7 +166,8 @@ def explain(
     """
     lines = []
     for item in error.errors(include_url=False):
-        loc, kind, said = item["loc"], item["type"], item["msg"]
+        loc, kind = item["loc"], item["type"]
+        said = item["msg"].replace("a valid tuple", "a list").replace(" after validation", "")
         key = prefix + ".".join(map(str, loc))
         section = _section(model, loc[:-1])
         fields = list(section.model_fields) if section is not None else []

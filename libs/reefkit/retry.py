@@ -76,5 +76,5 @@ async def retried(
             log.warning("call_failed", work=name, attempt=failures, reason=reason)
             if policy.exhausted(failures):
                 raise GaveUp(f"{reason} (tried {failures} times)") from error
-            waiting(f"waits for an outside system: {error!r}")
+            waiting(f"waits for an outside system: {reason}")
             await asyncio.sleep(policy.delay_s(failures))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from reefcommon.errors import Poison, Slow, Transient, Unavailable
+from reefcommon.errors import Poison, Slow, Transient, Unavailable, said
 from reefcommon.serving import Answer, NodeWeights, NotOffered
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class HttpServingNode:
         except TimeoutError as error:
             raise Slow(f"{self} did not answer {path} within {timeout_s:g} s") from error
         except aiohttp.ClientError as error:
-            raise Unavailable(f"{self} does not answer {path}: {error!r}") from error
+            raise Unavailable(f"{self} does not answer {path}: {said(error)}") from error
         status = response.status
         if status >= 500 or status == 429:
             raise Transient(f"{self} answered {status} to {path}: {_said(text)}")

@@ -85,6 +85,7 @@ def test_a_merged_key_may_be_said_again():
         ("reef: {recipe: 'a.b:C'}\ngatway: {port: 1}", ["gatway", "gateway"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {port: 70000}", ["gateway.port", "65535", "70000"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {prot: 1}", ["gateway.prot"]),
+        ("reef: {recipe: 'a.b:C'}\nserving: {engines: x}", ["serving.engines: Input", "a list"]),
         (
             "reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: -1}",
             ["gateway.requests_per_s", "greater than or equal to 0", "-1"],

@@ -74,6 +74,8 @@ async def test_references_that_cannot_be(bench: Bench) -> None:
         answer = await bench.report(score=1, references=references)
         assert answer.status_code == 400, references
         assert answer.json()["error"]["param"].startswith("references"), references
+    empty = (await bench.report(score=1, references=[])).json()["error"]["message"]
+    assert empty == "'references': names no receipt."
     assert len(bench.log.reports) == stored
 
 

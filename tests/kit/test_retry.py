@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reefcommon.errors import Poison, Unavailable
+from reefcommon.errors import Poison, Unavailable, said
 from reefkit.retry import GaveUp, RetryPolicy, retried
 
 
@@ -32,6 +32,15 @@ async def test_it_gives_up_after_the_attempts_of_its_policy():
     with pytest.raises(GaveUp, match="tried 3 times"):
         await retried(call, RetryPolicy(0.0, max_attempts=3), name="work")
     assert call.calls == 3
+
+
+async def test_the_reason_of_a_wait_names_no_class():
+    reasons = []
+    await retried(Failing(1), RetryPolicy(0.0), name="work", waiting=reasons.append)
+    assert reasons == ["waits for an outside system: away, as asked"]
+    refused = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)")
+    words = [said(error) for error in (refused, TimeoutError(), OSError("no HTTP answer"))]
+    assert words == ["Connection refused", "no answer in time", "no HTTP answer"]
 
 
 async def test_another_error_is_raised_at_once():

@@ -17,6 +17,8 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from reefcommon.errors import said
+
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8  # an agent and its helpers; the bodies of more would fill the host's memory
 _CUT_OFF_WITHIN_S = 5.0
@@ -78,7 +80,7 @@ class Relay:
         try:
             return await self._pass_on(request, self._changed(request.path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.refused = f"{self.upstream.url} does not answer: {error!r}"[:300]
+            self.refused = f"{self.upstream.url} does not answer: {said(error)}"[:300]
             self.away = True
             return _refusal(502, self.refused)
 

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import structlog
 
-from reefcommon.errors import Poison, Unavailable
+from reefcommon.errors import Poison, Unavailable, said
 from reefcommon.recipe_context import ModelFailed
 from reefkit.retry import RetryPolicy, retry_after_s
 
@@ -113,7 +113,7 @@ class SeekClient:
             except NoRelease as error:
                 reason = str(error)
             except httpx.HTTPError as error:
-                reason = f"the gateway does not answer: {error!r}"
+                reason = f"the gateway does not answer: {said(error)}"
             else:
                 if not _comes_again(answer):
                     self.waits = ""

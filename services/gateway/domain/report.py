@@ -15,6 +15,7 @@ MAX_REFERENCES = 1000
 _SCENARIO = re.compile(SCENARIO_PATTERN)
 # a report travels in its event, and Kafka's default limit for a message is 1 MiB
 MAX_REPORT_BYTES = 900 * 1024
+_WORDS = {"missing": "is missing", "too_short": "names no receipt"}
 _RECEIPT = "rec-01a22f3e65a079ceb6c663e2561ca4c7-e836"
 
 
@@ -98,7 +99,7 @@ def parse(raw: bytes) -> Report:
 
 def _refusal(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_input=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
+    message = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not first["loc"]:
         about, found, words = message.partition(": ")
         if first["type"] == "value_error" and found:

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlencode
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Unavailable, said
 from services.gateway.upstream.pool import Pool
 
 
@@ -24,5 +24,5 @@ class ExperienceReads:
             target = f"{path}?{urlencode(query)}" if query else path
             return await self._pool.get(target, timeout_s=timeout_s)
         except OSError as error:
-            words = f"the experience service at {self._url} does not answer: {error!r}"
+            words = f"the experience service at {self._url} does not answer: {said(error)}"
             raise Unavailable(words) from error

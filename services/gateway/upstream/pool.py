@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from yarl import URL
 
+from reefcommon.errors import said
 from services.gateway.upstream.wire import BrokenOffError, Connection, Headers
 
 # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
@@ -124,7 +125,7 @@ class Pool:
                     lambda: Connection(self._read_timeout_s), self._host, self._port, ssl=self._ssl
                 )
         except OSError as error:  # TimeoutError is one
-            raise CannotConnectError(f"{type(error).__name__}: {error}") from error
+            raise CannotConnectError(said(error)) from error
         return connection
 
     def _sweep(self) -> None:
