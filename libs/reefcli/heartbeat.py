@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import httpx
 from aiokafka.errors import KafkaError
@@ -11,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reefcli.loop_events import describe, follow
 from reefcli.output import counted
+from reefcommon.errors import Unavailable
+from reefcommon.evaluation import HELD_OUT
 from reefcommon.events import SampleRefused, utc_now
 from reefkit.bodies import FilesystemBodies
 
@@ -20,17 +23,24 @@ CHECK_EVERY_S = 5.0
 TRAFFIC_EVERY_S = 30.0
 _AGAIN_AFTER_S = 5.0
 _COUNTED = "reef_gateway_requests_total"
+_REFUSED = {
+    HELD_OUT: "held out, to judge candidates by", "stale": "of weights that are too old",
+    "already_trained": "trained on before", "score_out_of_range": "with a score out of range",
+}  # fmt: skip
 _MODEL_ROUTES = ("/v1/", "/anthropic/")
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Follows a running stack. `services`: name -> URL of each service's ops endpoints."""
+    """Follows a running stack. `services`: name -> URL of each service's ops endpoints; `since`:
+    older events were told by an earlier run.
+    """
 
     bootstrap: str
     bodies: FilesystemBodies
     services: Mapping[str, str]
     say: Callable[[str], None]
+    since: datetime = field(default_factory=utc_now)
     _failing: dict[str, str] = field(default_factory=dict)
     _refused: Counter[str] = field(default_factory=Counter)
     _answered: tuple[float, float] | None = None
@@ -44,19 +54,16 @@ class Heartbeat:
                 group.create_task(work)
 
     async def _events(self) -> None:
-        # The embedded broker may name an end that is too low: what is older was told by an
-        # earlier run.
-        since = utc_now()
         while True:
             try:
-                async for event in follow(self.bootstrap, self.bodies, since):
-                    since = max(since, event.at)
+                async for event in follow(self.bootstrap, self.bodies, self.since):
+                    self.since = max(self.since, event.at)
                     # Refusals come by the batch: they are summed up with the traffic.
                     if isinstance(event, SampleRefused):
                         self._refused[event.reason] += 1
                     elif (line := describe(event)) is not None:
                         self.say(line)
-            except KafkaError:  # the broker restarts; its own line says so
+            except (KafkaError, Unavailable):  # the broker restarts; its own line says so
                 await asyncio.sleep(_AGAIN_AFTER_S)
 
     async def _checks(self, http: httpx.AsyncClient) -> None:
@@ -89,8 +96,9 @@ class Heartbeat:
             self.say(f"traffic  {counted(int(total), 'request')} in {TRAFFIC_EVERY_S:.0f} s "
                      f"({rate:.1f} a second), {failed:.0f} failed")  # fmt: skip
         if self._refused:
-            why = ", ".join(f"{reason} {count}" for reason, count in self._refused.most_common(4))
-            self.say(f"refused  {counted(self._refused.total(), 'sample')}: {why}")
+            most = self._refused.most_common(4)
+            why = ", ".join(f"{count} {_REFUSED.get(reason, reason)}" for reason, count in most)
+            self.say(f"refused  {counted(self._refused.total(), 'sample')} for training: {why}")
             self._refused.clear()
 
 
@@ -100,8 +108,8 @@ async def _why_not_ready(http: httpx.AsyncClient, url: str) -> str:
         failures = answer.json().get("failures", {}) if answer.status_code != 200 else {}
     except httpx.TimeoutException:
         return ""  # slow, not dead: if its process ends, the supervisor says so
-    except (httpx.HTTPError, ValueError, AttributeError) as error:
-        return f"no answer ({type(error).__name__})"
+    except (httpx.HTTPError, ValueError, AttributeError):
+        return "it does not answer"
     return "; ".join(f"{name}: {reason}" for name, reason in failures.items())
 
 

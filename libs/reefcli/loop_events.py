@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated
 
+from aiokafka import TopicPartition
 from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcli.output import compared, counted
@@ -11,7 +12,7 @@ from reefcommon import events as e
 from reefcommon import topics
 from reefcommon.errors import Poison
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
-from reefkit.kafka_offsets import open_consumer
+from reefkit.kafka_offsets import open_consumer, real_ends
 
 LoopEvent = (
     e.StepCompleted | e.SampleRefused | e.CandidateProposed | e.CandidateEvaluated
@@ -20,6 +21,7 @@ LoopEvent = (
 )  # fmt: skip
 _EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
 _SHOWN = {"reward_mean": "reward {:.2f}", "lag_mean": "lag {:.1f}", "pg_clipfrac": "masked {:.0%}"}
+_NEAR = 500  # records of a partition, more than come during a start
 _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)
 
 
@@ -33,13 +35,21 @@ async def follow(
     """Yield the loop's events and dead letters, in the order of each topic.
 
     Reads without a consumer group: it moves no offsets. With `since` it begins near the end of the
-    log, and skips older events. With `signals` the recipes' signals are among them.
+    log, and yields the events after that time. With `signals` the recipes' signals are among them.
     """
     dead = [topic.dead for topic in topics.ALL]
     more = [topics.SIGNALS.name] if signals else []
-    begin = "earliest" if since is None else "latest"
-    async with open_consumer(bootstrap, auto_offset_reset=begin) as consumer:
-        consumer.subscribe([*(topic.name for topic in _TOPICS), *more, *dead])
+    names = [*(topic.name for topic in _TOPICS), *more, *dead]
+    ends: dict[TopicPartition, int] = {}
+    for found in (await real_ends(bootstrap, names)).values() if since is not None else ():
+        ends |= found
+    async with open_consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        if since is None:
+            consumer.subscribe(names)
+        else:
+            consumer.assign([*ends])
+            for place, end in ends.items():
+                consumer.seek(place, max(end - _NEAR, 0))
         async for record in consumer:
             try:
                 value = await whole_value(record.value, record.headers, bodies)
@@ -47,7 +57,7 @@ async def follow(
             # Another type of event on the same topic, or a large event without its body.
             except (ValidationError, BodyMissing, Poison):
                 continue
-            if since is None or event.at >= since:
+            if since is None or event.at > since:
                 yield event
 
 

@@ -19,6 +19,7 @@ Url = Annotated[str | None, typer.Option("--url", help=_URL)]
 _BROKER = "host:port of the broker. Default: the running stack's."
 _bootstrap = typer.Option("--bootstrap", envvar="REEF_KAFKA_BOOTSTRAP", help=_BROKER)
 Bootstrap = Annotated[str | None, _bootstrap]
+Named = Annotated[str, typer.Argument(help="For example: default")]
 Limit = Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

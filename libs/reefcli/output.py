@@ -84,8 +84,10 @@ def printable(text: str) -> str:
     return "".join(char for char in text if char.isprintable() or char == "\n")
 
 
-def print_asked(url: str) -> None:
-    """Print the source below a table, on a terminal only."""
+def print_asked(url: str, text: str = "") -> None:
+    """Print a text, and on a terminal the source below it, or below a table."""
+    if text:
+        console().print(text, markup=False, soft_wrap=True)
     if (out := console()).is_terminal:
         out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
 

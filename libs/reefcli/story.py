@@ -12,7 +12,13 @@ Line = tuple[str, str]
 _LONGEST = 2000  # characters of a question or an answer
 _REPORT_STATES = {
     "parked": ", waits for its records",
-    "expired": ", came too long before its records",
+    "expired": ", given up, as its records did not come in time (`reef dlq list`)",
+}
+_UNTRAINABLE = {
+    "no_tokens": "no_tokens, the endpoint gave no token ids",
+    "not_text": "not_text, the model saw pictures or sound",
+    "several_choices": "several_choices, of which the report names none",
+    "mixed_versions": "mixed_versions, the weights changed while an answer was sampled",
 }
 _NOTES = {
     "current": " (serves now)",
@@ -39,7 +45,9 @@ def tell(found: Facts) -> Iterator[Line]:
     yield "report" if is_report else "record", f"{record['event_id']}, {when}, in {scenario}"
     if is_report:
         yield "about", ", ".join(record.get("references", ()))
-        yield "said", _said(record)
+        states = {row["report_id"]: row.get("state", "") for row in found.get("reports", ())}
+        state = _REPORT_STATES.get(states.get(record["event_id"], ""), "")
+        yield "said", f"{_said(record)}{state}"
     else:
         yield from _exchange(found, record)
         for report in found.get("reports", ()):
@@ -74,8 +82,8 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
     own, records = {sample["sample_id"]}, len(sample.get("record_ids", ()))
     many = f", from {records} records" if records > 1 else ""
     use = f"trainable, {sample.get('trained_tokens')} tokens"
-    if sample.get("untrainable"):
-        use = f"cannot be trained on: {sample['untrainable']}"
+    if code := sample.get("untrainable"):
+        use = f"cannot be trained on: {_UNTRAINABLE.get(code, code)}"
     score = "no score" if sample.get("score") is None else f"score {sample['score']:g}"
     yield "sample", f"{sample['sample_id']}: {use}, {score}{many}"
     # A release names its samples through its lineage.

@@ -136,7 +136,7 @@ def assemble(
     fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
     facts = (upstreams.rows, scenarios.learns, ports.heads.pending, ports.heads.held)
-    status = SystemStatus(health, table, services, *facts)
+    status = SystemStatus(health, table, services, *facts, scenarios.traffic)
     gateway = Gateway(edge, handlers, scenarios, fanout, rejections, status)
     health.facts["not_routed"] = routing.faults
     made_at = int(health.started_at)

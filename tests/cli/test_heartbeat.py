@@ -1,16 +1,20 @@
 """The lines that `reef serve` prints: events of the loop, traffic, refusals, failures."""
 
+import asyncio
 from collections import Counter
-from datetime import UTC, datetime
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from reefcli.heartbeat import Heartbeat
-from reefcli.loop_events import describe
+from reefcli.loop_events import describe, follow
 from reefcommon.events import DeadLettered, ReleaseRejected, StepCompleted
 from reefkit.bodies import FilesystemBodies
+from reefkit.kafka_topics import ensure_topics
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,6 +48,22 @@ def test_a_rejection_is_told_once_by_its_verdict():
     assert describe(aborted) == "no release: aborted, no node"
 
 
+@pytest.mark.broker
+async def test_events_of_the_start_are_told(kafka_bootstrap: str, tmp_path: Path) -> None:
+    """They were not: the lines began at the end that the log had when all was up."""
+    await ensure_topics(kafka_bootstrap)
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, enable_idempotence=False)
+    await producer.start()
+    for n in range(4):
+        facts = {"event_id": f"e{n}", "at": AT + timedelta(seconds=n), "candidate_id": "c"}
+        sent = event(ReleaseRejected, outcome="aborted", reason="no node", **facts)
+        await producer.send_and_wait("reef.releases.v1", sent.model_dump_json().encode())
+    await producer.stop()
+    found = follow(kafka_bootstrap, FilesystemBodies(tmp_path), AT + timedelta(seconds=1))
+    async with asyncio.timeout(60), aclosing(found) as events:
+        assert [(await anext(events)).event_id for _ in range(2)] == ["e2", "e3"]
+
+
 def metrics(ok: int, failed: int) -> str:
     name, route = "reef_gateway_requests_total", 'route="/v1/chat/completions"'
     return (
@@ -62,7 +82,8 @@ async def test_traffic_is_told_if_there_was_any(after, said):
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=next(pages)))
     async with httpx.AsyncClient(transport=transport) as http:
         await heart.tell_traffic(http)
-        heart._refused = Counter({"stale": 12})
+        heart._refused = Counter({"stale": 12, "held_out": 3, "of its own": 1})
         await heart.tell_traffic(http)
-    assert lines[-1] == "refused  12 samples: stale 12"
+    words = "12 of weights that are too old, 3 held out, to judge candidates by, 1 of its own"
+    assert lines[-1] == f"refused  16 samples for training: {words}"
     assert (lines[0] if said else len(lines)) == (said or 1)

@@ -123,7 +123,7 @@ def test_a_record_tells_its_story_up_to_the_release(gateway: FakeGateway) -> Non
     assert told["report"].startswith("score 0.5, “good” (rep-1, ")
     whole = "\n".join(lines)
     assert "smp-1: trainable, 7 tokens, score 0.5" in whole
-    assert "smp-2: cannot be trained on: no_tokens" in whole
+    assert "smp-2: cannot be trained on: no_tokens, the endpoint gave no token ids" in whole
     assert told["trained on"].startswith("in step 4 of a.b:C, ")
     assert told["trained on"].endswith("; candidate cand-4")
     assert told["went into"].startswith("release r2-bbbbbb, ")
@@ -182,7 +182,11 @@ def test_a_report_is_told_as_a_report(gateway: FakeGateway) -> None:
     )
     output = reef("records", "show", "rec-7")
     assert "about        rec-1, rec-2" in output
-    assert "said         score -1" in output
+    assert "said         score -1\n" in output
+    gone = [{"report_id": "rec-7", "state": "expired"}]
+    gateway.answers["/reef/records/rec-7"][1]["reports"] = gone
+    given_up = "score -1, given up, as its records did not come in time (`reef dlq list`)"
+    assert f"said         {given_up}" in reef("records", "show", "rec-7")
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
             "default/recipes.sao.recipe:SAORecipe": {
                 "state": "waiting for samples",
                 "step": 3,
+                "knobs": {"critic_warmup_steps": 10},
                 "samples": {"waiting": 2, "trained": 3},
                 "last_metrics": {"reward_mean": 0.25, "critic/loss": 0.1},
                 "last_error": "the step process ended\nTraceback of it",
@@ -108,7 +109,7 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
     }
     output = reef("status")
     assert "kafka: away" not in output
-    row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
+    row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 of 10 steps)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
     assert row in output
     assert (
         "mine.h:H\tsupport\twaiting for the verdict on its candidate (proposed 4 min ago)\t1\t4"
@@ -132,13 +133,23 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     assert f"cand-7\tdefault\t{reason}\t3 min ago" in lines
     notes = {line.split("\t")[0]: line.split("\t")[4] for line in lines if "rel-2" in line}
     assert notes == {"default": "", "relay": "nothing learns here"}
+    early = "more reports are needed: 3 of 20 prompts"
+    answer["services"]["evaluator"]["held_out"] = {"default": early, "relay": early}
+    lines = reef("status").splitlines()
+    assert "(none yet)\trelay\tmore reports are needed: 3 of 20 prompts\t" in lines
+    assert not any(line.startswith("(none yet)\tdefault") for line in lines)
     del answer["services"]["evaluator"]
     assert "waits for" not in reef("status")
     answer["heads"]["default"] |= {"pending": ["rel-9", "rel-8"]}
     assert "rel-9 waits for a person: reef promote default rel-9" in reef("status")
     answer["heads"]["default"] |= {"held": "until Monday", "learns": True}
     assert "held (until Monday): reef resume default; rel-9 waits for a person" in reef("status")
-    answer["heads"]["default"] |= {"held": "", "pending": []}
+    rules = [{"tag": "client", "value": "beta"}]
+    traffic = {"rel-2": {"share": 0.9, "rules": []}, "rel-9": {"share": 0.1, "rules": rules}}
+    answer["heads"]["default"] |= {"traffic": traffic}
+    canary = "canary: rel-9 gets 10 % client=beta: reef canary default --end"
+    assert f"reef promote default rel-9; {canary}" in reef("status")
+    answer["heads"]["default"] |= {"held": "", "pending": [], "traffic": {}}
     assert "held: reef resume default" in reef("status")
 
 
@@ -205,6 +216,6 @@ def test_an_authors_error_has_its_file_and_line(
     output = reef("status")
     assert f"mine:M\tdefault\tstopped\t1\t0\t\t{shown}\n" in output
     assert (
-        "scenario support: 95% name no session; 3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z"
+        "scenario support: 95% name no session; 3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z, then `reef dlq list` has it"
         in output
     )

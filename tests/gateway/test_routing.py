@@ -75,6 +75,8 @@ async def test_the_next_request_is_shared_and_a_session_stays(canary: Canary) ->
     first = await canary.shared()
     assert set(first) == {OLD, made.release_id}
     assert 60 < first[OLD] < 140
+    shown = (await canary.bench.http.get("/reef/status")).json()["heads"]["default"]["traffic"]
+    assert shown == {name: {"share": 0.5, "rules": []} for name in (OLD, made.release_id)}
     for session in ("s-1", "s-2", "s-3"):
         answered = {await canary.asked(x_reef_tag_session=session) for _ in range(5)}
         assert len(answered) == 1

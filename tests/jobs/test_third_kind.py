@@ -80,6 +80,7 @@ async def test_a_verdict_ends_the_job_and_the_next_one_begins(tmp_path, outcome,
     await rig.settle()
     assert rig.loop.facts()["state"] == "waiting for the verdict on its candidate"
     assert rig.loop.facts()["proposed_at"] > AT
+    assert rig.loop.facts()["knobs"] == rig.loop.binding.recipe.knobs.model_dump()
     await rig.reject(rig.candidates[0].event_id, outcome)
     assert rig.jobs() == {state: 1}
     assert rig.loop.facts()["proposed_at"] is None

@@ -6,10 +6,9 @@ import typer
 
 from reefcli.errors import CommandFailed
 from reefcli.gateway import find
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import console, print_asked, print_json
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Named, StateDir, Url
+from reefcli.output import print_asked, print_json
 
-_Named = Annotated[str, typer.Argument(help="For example: default")]
 _Release = Annotated[str | None, typer.Argument(help="Pending or earlier (`reef releases`).")]
 _Share = Annotated[float, typer.Option(min=0, max=1, help="Of the sessions that no rule fits.")]
 _TAG = "Requests whose tag has this value go to the release; `*` fits any part. May be repeated."
@@ -19,7 +18,7 @@ _Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 
 
 def canary(
-    scenario: _Named,
+    scenario: Named,
     release_id: _Release = None,
     share: _Share = 0.0,
     tag: _Tag = None,
@@ -57,8 +56,7 @@ def canary(
     rules = f"those with {', '.join(tag)}" if tag else ""
     joined = " and ".join(filter(None, (gets, rules))) if share else f"{gets} gets {rules}"
     text = "all sessions go to the head" if end else joined
-    console().print(f"{scenario}: {text}", markup=False, soft_wrap=True)
-    print_asked(gateway.url)
+    print_asked(gateway.url, f"{scenario}: {text}")
 
 
 def _pair(text: str) -> dict[str, str]:

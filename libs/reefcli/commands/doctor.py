@@ -98,9 +98,8 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
 
 
 def _found(what: str, detail: str | None, otherwise: State, advice: str) -> Finding:
-    if detail is None:
-        return Finding(what, otherwise, "not installed", advice)
-    return Finding(what, "ok", detail)
+    lacking = Finding(what, otherwise, "not installed", advice)
+    return lacking if detail is None else Finding(what, "ok", detail)
 
 
 def _attempt(what: str, look: Callable[[], str], otherwise: State = "missing") -> Finding:

@@ -226,14 +226,12 @@ def _steps(gateway: Gateway, scenario: str, name: str | None) -> list[dict[str, 
     if name is None:
         return []
     path = f"/reef/harness/steps/{quote(name, safe='')}"
-    found: list[dict[str, Any]] = gateway.get(path, scenario=scenario)["data"]
-    return found
+    return list(gateway.get(path, scenario=scenario)["data"])
 
 
 def _entries(gateway: Gateway, scenario: str, release_id: str | None) -> list[dict[str, Any]]:
     if release_id is None:
-        found: list[dict[str, Any]] = gateway.get("/reef/harness", scenario=scenario)["entries"]
-        return found
+        return list(gateway.get("/reef/harness", scenario=scenario)["entries"])
     return _entries_of(gateway, _release(gateway, scenario, release_id))
 
 
@@ -251,5 +249,4 @@ def _entries_of(gateway: Gateway, release: dict[str, Any]) -> list[dict[str, Any
         return []
     name, scenario = quote(release["release_id"], safe=""), release["scenario"]
     place = f"/reef/scenarios/{scenario}/releases/{name}/contents/harness/{TREE_NAME}"
-    entries: list[dict[str, Any]] = orjson.loads(gateway.download(place))["entries"]
-    return entries
+    return list(orjson.loads(gateway.download(place))["entries"])

@@ -5,15 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from reefcli.gateway import find
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import console, counted, print_asked, print_json
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Named, StateDir, Url
+from reefcli.output import counted, print_asked, print_json
 
-_Named = Annotated[str, typer.Argument(help="For example: default")]
 _Reason = Annotated[str, typer.Option(help="Shown by `reef status`.")]
 
 
 def hold(
-    scenario: _Named,
+    scenario: Named,
     reason: _Reason = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -32,7 +31,7 @@ def hold(
 
 
 def resume(
-    scenario: _Named,
+    scenario: Named,
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
@@ -56,5 +55,4 @@ def _ask(path: str, body: dict[str, Any], url: Url, state_dir: StateDir, *, as_j
     text = "is held: winners wait for a person" if held else "is not held: the next winner serves"
     if pending := found["pending"]:
         text += f"; {counted(len(pending), 'release')} wait, the newest is {pending[0]}"
-    console().print(f"{found['scenario']} {text}", markup=False, soft_wrap=True)
-    print_asked(gateway.url)
+    print_asked(gateway.url, f"{found['scenario']} {text}")

@@ -9,17 +9,8 @@ import typer
 from reefcli.contents import fetch
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
-from reefcli.output import (
-    ago,
-    compared,
-    console,
-    counted,
-    print_asked,
-    print_json,
-    print_story,
-    print_table,
-)
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, Named, StateDir, Url
+from reefcli.output import ago, compared, counted, print_asked, print_json, print_story, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
@@ -27,7 +18,6 @@ _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 _CHAIN = "Its chain, newest first. Without it: the heads, if there are several scenarios."
 _Scenario = Annotated[str | None, typer.Argument(help=_CHAIN)]
-_Named = Annotated[str, typer.Argument(help="For example: default")]
 # Shown with the release, and in the log for ever.
 _Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 _Rejected = Annotated[bool, typer.Option("--rejected", help="The candidates that lost, and why.")]
@@ -223,7 +213,7 @@ def evidence(row: dict[str, Any]) -> str:
 
 
 def rollback(
-    scenario: _Named,
+    scenario: Named,
     release_id: Annotated[str, typer.Argument(help="The release to go back to (`reef releases`).")],
     reason: _Reason = "",
     url: Url = None,
@@ -244,7 +234,7 @@ def rollback(
 
 
 def promote(
-    scenario: _Named,
+    scenario: Named,
     release_id: Annotated[str, typer.Argument(help="A pending release (`reef releases`).")],
     reason: _Reason = "",
     url: Url = None,
@@ -269,5 +259,4 @@ def _move(
         print_json(release)
         return
     text = f"{scenario} now serves {release['release_id']} ({operation} of {release_id})"
-    console().print(text, markup=False, soft_wrap=True)
-    print_asked(gateway.url)
+    print_asked(gateway.url, text)

@@ -19,6 +19,7 @@ from reefcli.options import AsJson, StateDirOfFile, program, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
+from reefcommon.events import utc_now
 from reefstack.effective_config import override
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ async def _run(
         merge_limits=settings.limits,
         env={"PYTHONPATH": python_path},
     )
+    began = utc_now()
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             # The table ends here; later events are lines below it.
@@ -121,7 +123,7 @@ async def _run(
             if as_json:
                 raise await stack.failed()
             _welcome(config, stack, state_dir, out)
-            raise await _until_failed(stack, out)
+            raise await _until_failed(stack, out, began)
     except asyncio.CancelledError:
         view.__exit__(None, None, None)  # what is said now belongs below the table
         if not as_json:
@@ -147,8 +149,8 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
     out.print(f"\nTry:\n{text}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
 
 
-async def _until_failed(stack: "Stack", out: Console) -> ReefError:
-    """Print a line for each loop event until a program has died for good."""
+async def _until_failed(stack: "Stack", out: Console, since: datetime) -> ReefError:
+    """Print a line for each loop event from `since` on, until a program has died for good."""
     from reefcli.heartbeat import Heartbeat
     from reefkit.bodies import FilesystemBodies
     from reefstack import services
@@ -160,7 +162,7 @@ async def _until_failed(stack: "Stack", out: Console) -> ReefError:
     urls = {n: stack.urls[n] for n in services.SERVICES if n in stack.supervisor.children}
     bodies = FilesystemBodies(stack.state_dir / "bodies")
     # Only prints: if it fails, the stack goes on.
-    lines = asyncio.ensure_future(Heartbeat(stack.kafka_bootstrap, bodies, urls, say).run())
+    lines = asyncio.ensure_future(Heartbeat(stack.kafka_bootstrap, bodies, urls, say, since).run())
     try:
         return await stack.failed()
     finally:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from reefcli.commands.releases import traffic
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
@@ -89,13 +90,20 @@ def _print_gateway(body: dict[str, Any]) -> None:
         print_table(_RECIPE_COLUMNS, learning)
     if models := list(_model_rows(body["services"])):
         print_table(_MODEL_COLUMNS, models)
-    candidates = body["services"].get("evaluator", {}).get("waiting_for") or ()
-    keys = ("candidate_id", "scenario", "reason")
-    if waiting := [(*map(one.get, keys), ago(one.get("since", ""))) for one in candidates]:
+    if waiting := list(_waiting_rows(body["services"].get("evaluator", {}))):
         print_table(("candidate", "scenario", "waits for", "since"), waiting)
     heads = [(scenario, *_head_row(scenario, head)) for scenario, head in body["heads"].items()]
     columns = ("scenario", "serves", "operation", "since", "note")
     print_table(columns, heads, whole=("serves",), empty="no scenario yet")
+
+
+def _waiting_rows(evaluator: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    candidates = evaluator.get("waiting_for", ())
+    for row in candidates:
+        yield row["candidate_id"], row["scenario"], row["reason"], ago(row["since"])
+    # Reports are counted before the first candidate needs them.
+    for scenario in evaluator.get("held_out", {}).keys() - {row["scenario"] for row in candidates}:
+        yield "(none yet)", scenario, evaluator["held_out"][scenario], ""
 
 
 def _head_row(scenario: str, head: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -104,6 +112,10 @@ def _head_row(scenario: str, head: dict[str, Any]) -> tuple[str, str, str, str]:
         notes.append(f"held{held and f' ({held})'}: reef resume {scenario}")
     if pending := head.get("pending"):
         notes.append(f"{pending[0]} waits for a person: reef promote {scenario} {pending[0]}")
+    gets = {name: traffic({"traffic": row}) for name, row in head.get("traffic", {}).items()}
+    others = [f"{name} gets {words}" for name, words in gets.items() if name != head["release_id"]]
+    if others:
+        notes.append(f"canary: {', '.join(others)}: reef canary {scenario} --end")
     return head["release_id"], head["operation"], ago(head["created_at"]), "; ".join(notes)
 
 
@@ -116,7 +128,8 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
     wrong += [f"scenario {name}: {words}" for name, words in untagged.items()]
     if parked := facts.get("parked_reports"):
         oldest = facts.get("oldest_parked_report") or {}
-        end = f", the oldest until {oldest['given_up_at'][:19]}Z" if oldest else ""
+        until = f"{oldest['given_up_at'][:19]}Z, then `reef dlq list` has it" if oldest else ""
+        end = f", the oldest until {until}" if until else ""
         wrong.append(f"{counted(parked, 'report')} wait for their records{end}")
     return "not ready" if failures else "ready", lag or "0", "; ".join(wrong)
 
@@ -170,7 +183,8 @@ def _last_error(facts: dict[str, Any]) -> str | None:
 def _doing(facts: dict[str, Any]) -> str:
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
-    note = f" (critic warm-up, {counted(facts['step'], 'step')} so far)" if warming_up else ""
+    of = facts.get("knobs", {}).get("critic_warmup_steps", "?")
+    note = f" (critic warm-up, {facts['step']} of {of} steps)" if warming_up else ""
     signals = facts.get("signals") or {}
     waits = f"; signals wait: {signals['waits']}" if signals.get("waits") else ""
     since = f" (proposed {ago(facts['proposed_at'])})" if facts.get("proposed_at") else ""

@@ -278,6 +278,7 @@ class HostLoop:
             "state": context.doing,
             "proposed_at": job.finished_at if job is not None and proposed else None,
             "step": context.step,
+            "knobs": self.binding.recipe.knobs.model_dump(mode="json"),
             "samples": self.store.counts("samples", key),
             "jobs": self.store.counts("jobs", key),
             "refused": self.store.refusals(key),

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Unavailable, said
 from reefcommon.events import Release
 from reefkit.ops import Health
 from services.gateway.domain.access import Grant
@@ -35,6 +35,8 @@ class SystemStatus:
     """The releases of a scenario that wait for a person. Raises Unavailable."""
     held: Callable[[str], Awaitable[str | None]]
     """Why the winners of a scenario wait, or None. Raises Unavailable."""
+    traffic: Callable[[Release], Awaitable[dict[str, dict[str, Any]]]]
+    """The sessions of each release that a head's routing policy names."""
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """Return the whole picture; a token for some scenarios sees no words about others."""
@@ -42,7 +44,7 @@ class SystemStatus:
         own = await self.health.status()
         services = {"gateway": own, **dict(zip(self.services, answers, strict=True))}
         seen = [head for head in self.table.heads() if grant.sees(head.scenario)]
-        facts = await asyncio.gather(*(self._waiting(head.scenario) for head in seen))
+        facts = await asyncio.gather(*(self._facts(head) for head in seen))
         heads = {
             head.scenario: {**head.model_dump(include=_SHOWN), **more}
             for head, more in zip(seen, facts, strict=True)
@@ -53,16 +55,17 @@ class SystemStatus:
             engines = [{**row, "models": None} for row in engines]
         return {"services": services, "heads": heads, "engines": engines}
 
-    async def _waiting(self, scenario: str) -> dict[str, Any]:
+    async def _facts(self, head: Release) -> dict[str, Any]:
         # Only a recipe's winner waits.
-        learns = self.learns(scenario)
+        scenario, learns = head.scenario, self.learns(head.scenario)
+        traffic = await self.traffic(head) if "routing" in head.contents else {}
         try:
             held = await self.held(scenario)
             waiting = await self.pending(scenario) if learns or held is not None else []
         except Unavailable:  # the services that need the heads say so
             held, waiting = None, []
         pending = [one.release_id for one in reversed(waiting)]
-        return {"learns": learns, "held": held, "pending": pending}
+        return {"learns": learns, "held": held, "pending": pending, "traffic": traffic}
 
     async def recipes(self, scenario: str) -> dict[str, Any]:
         """Return the state of the recipes of a scenario, by binding.
@@ -99,7 +102,7 @@ async def _get(url: str, path: str, timeout_s: float) -> dict[str, Any] | str:
         status, text = await pool.get(path, timeout_s=timeout_s)
         body = orjson.loads(text)
     except (OSError, ValueError) as error:
-        return f"{url} does not answer: {error!r}"
+        return f"{url} does not answer: {said(error)}"
     finally:
         pool.close()
     usable = isinstance(body, dict) and status < 300
