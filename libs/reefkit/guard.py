@@ -168,11 +168,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             waits.ended(topic)
 
     async def _handle(
-        self,
-        call_next: Handler,
-        msg: Message,
-        records: list[ConsumerRecord],
-        attempt: int,
+        self, call_next: Handler, msg: Message, records: list[ConsumerRecord], attempt: int
     ) -> Any:
         resolved = [(record, await self._resolved(record)) for record in records]
         for record, found in resolved:

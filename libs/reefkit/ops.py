@@ -125,11 +125,7 @@ def ops_routes(health: Health) -> list[Route]:
     ]
 
 
-def serve(
-    service: str,
-    own: type[Own],
-    build: Callable[[SystemSettings, Own], ASGIApp],
-) -> int:
+def serve(service: str, own: type[Own], build: Callable[[SystemSettings, Own], ASGIApp]) -> int:
     """Run a service on the settings in its environment, and return its exit status.
 
     It is 2, with the fault on stderr, if a setting is unusable.

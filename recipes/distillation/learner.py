@@ -74,11 +74,7 @@ class DistillationLearner(AdapterLearner):
                 for column_N in (compared.divergence_N, compared.logp_N)
             )
             weight_BR = importance(
-                logp_BR,
-                padded.behaviour_BR,
-                padded.mask_BR,
-                knobs.importance,
-                knobs.importance_cap,
+                logp_BR, padded.behaviour_BR, padded.mask_BR, knobs.importance, knobs.importance_cap
             )
             weight_B = padded.mask_BR.new_tensor([one.weight for one in group])
             each_B = weight_B * masked_mean(weight_BR * apart_BR, padded.mask_BR)

@@ -15,10 +15,7 @@ def _tiny() -> Demonstration:
         about="a Llama of 0.1 M parameters says how many circles each row has; a rule packs them",
         signal="the sum of the radii of 26 circles, 0 if they are fewer",
         config=EXAMPLES / "row_pattern" / "serve.yaml",
-        arms=(
-            Arm("guidance"),
-            Arm("frozen", "the guide never learns", {"algorithm": "frozen"}),
-        ),
+        arms=(Arm("guidance"), Arm("frozen", "the guide never learns", {"algorithm": "frozen"})),
         max_tokens=6,
         batch=8,
         minutes=4,

@@ -70,10 +70,7 @@ def _question(rules: str, asked: Messages, answer: Mapping[str, Any], after: Mes
         _part(ANSWER, answer),
         *(_part(NEXT, message) for message in after),
     ]
-    return [
-        {"role": "system", "content": rules},
-        {"role": "user", "content": "\n\n".join(parts)},
-    ]
+    return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def _part(name: str, message: Mapping[str, Any]) -> str:

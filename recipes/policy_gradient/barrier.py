@@ -30,10 +30,7 @@ class Terms(NamedTuple):
 
 
 def oldest_complete(
-    waiting: Sequence[Unit],
-    seat_of: Callable[[Unit], Seat | str],
-    serving: LoadId,
-    terms: Terms,
+    waiting: Sequence[Unit], seat_of: Callable[[Unit], Seat | str], serving: LoadId, terms: Terms
 ) -> Decision:
     """Return the oldest complete round as a batch, in the order of its seats.
 

@@ -15,13 +15,7 @@ class Critic:
     """V(s_t) from the hidden state that token t was sampled from."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        *,
-        width: int,
-        learning_rate: float,
-        seed: int,
-        device: torch.device,
+        self, hidden_size: int, *, width: int, learning_rate: float, seed: int, device: torch.device
     ) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -39,8 +39,7 @@ class PolicyKnobs(recipe.Knobs):
         "auto", description="device of the learner; auto: the GPU if there is one"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="number type of the frozen base; auto: bfloat16 on a GPU, else float32",
+        "auto", description="number type of the frozen base; auto: bfloat16 on a GPU, else float32"
     )
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="policy updates between two candidates")

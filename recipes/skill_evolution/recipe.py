@@ -36,14 +36,7 @@ from recipes.skill_evolution.sessions import counted, referenced, transcript, wi
 from reefcommon.events import Unit
 from reefcommon.harness.admission import MAX_NAME_CHARS
 from reefcommon.harness.render import enabled
-from reefcommon.harness.tree import (
-    NAME_PATTERN,
-    Entry,
-    HarnessRecipe,
-    Mutation,
-    Rejection,
-    Tree,
-)
+from reefcommon.harness.tree import NAME_PATTERN, Entry, HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.harness.untrusted import Part, json_object
 from reefcommon.recipe import Decision, Dimensions, sift
 from reefcommon.recipe_context import Context

@@ -83,8 +83,7 @@ def harness_routes(desk: Desk) -> APIRouter:
 
     @routes.get("/releases")
     async def releases(
-        scenario: called,
-        limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
+        scenario: called, limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50
     ) -> Response:
         """List the releases that changed the harness, and those that wait for a person."""
         desk.scenarios.exists(scenario, before_heads=True)
@@ -109,20 +108,12 @@ def installation_routes(desk: Desk) -> APIRouter:
     called = Annotated[str, Depends(called_scenario(desk, "infer"))]
 
     @routes.get("/plan")
-    async def planned(
-        request: Request,
-        scenario: called,
-        adapter: Adapter = "pi",
-    ) -> Response:
+    async def planned(request: Request, scenario: called, adapter: Adapter = "pi") -> Response:
         """Return all files of an installation with their digests."""
         return answer_json(await _plan(desk, scenario, adapter, request))
 
     @routes.get("/install", response_class=PlainTextResponse, responses=_SCRIPT)
-    async def install(
-        request: Request,
-        scenario: called,
-        adapter: Adapter = "pi",
-    ) -> Response:
+    async def install(request: Request, scenario: called, adapter: Adapter = "pi") -> Response:
         """Return a script that installs an agent with the harness that serves."""
         return as_script(script_of(await _plan(desk, scenario, adapter, request)))
 

@@ -25,8 +25,7 @@ from services.gateway.ports import KeyStore, NotDurable, RecordLog
 
 _PRECISE = ConfigDict(extra="forbid", frozen=True, strict=True)
 Key = Annotated[
-    str | None,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="idempotency key"),
+    str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="idempotency key")
 ]
 StepName = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
 Name = Annotated[str, Path(pattern=r"^prp-[0-9a-f]{32}$")]
@@ -186,12 +185,7 @@ def _check(mutations: list[dict[str, Any]], reason: str) -> None:
 def _common(scenario: str, key: str | None, request: Request) -> dict[str, Any]:
     own = digest("proposal", scenario, key) if key is not None else time_ordered_hex()
     trace = traceparent_of(dict(request.scope["headers"]))
-    return {
-        "event_id": f"prp-{own}",
-        "at": utc_now(),
-        "scenario": scenario,
-        "traceparent": trace,
-    }
+    return {"event_id": f"prp-{own}", "at": utc_now(), "scenario": scenario, "traceparent": trace}
 
 
 async def _sent(desk: Desk, event: Proposal, content: str, key: str | None) -> Response:

@@ -1,5 +1,6 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -55,6 +56,12 @@ class SignalsPage(Page):
     """A page of the signals, or of those on a unit."""
 
     unit: str | None = Field(None, max_length=256)
+
+
+_LISTS: dict[str, type[Page]] = {
+    "records": RecordsPage, "sessions": Page, "samples": SamplesPage, "units": UnitsPage,
+    "signals": SignalsPage, "steps": Page,
+}  # fmt: skip
 
 
 class NewScenario(BaseModel):
@@ -228,37 +235,26 @@ def _records(desk: Desk) -> APIRouter:
     return routes
 
 
+def _list_of(desk: Desk, name: str, page_type: type[Page]) -> Callable[..., Awaitable[Response]]:
+    async def rows(
+        scenario: Scenario,
+        page: Annotated[page_type, Query()],  # type: ignore[valid-type]
+    ) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/{name}", page)
+
+    return rows
+
+
 def _lists(desk: Desk) -> APIRouter:
     allowed = [Depends(desk.allow("read")), Depends(desk.known)]
     routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=allowed)
 
-    @routes.get("/records")
-    async def records(scenario: Scenario, page: Annotated[RecordsPage, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/records", page)
-
-    @routes.get("/sessions")
-    async def sessions(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/sessions", page)
-
-    @routes.get("/samples")
-    async def samples(scenario: Scenario, page: Annotated[SamplesPage, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/samples", page)
-
-    @routes.get("/units")
-    async def units(scenario: Scenario, page: Annotated[UnitsPage, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/units", page)
-
-    @routes.get("/signals")
-    async def signals(scenario: Scenario, page: Annotated[SignalsPage, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/signals", page)
+    for name, page_type in _LISTS.items():
+        routes.get(f"/{name}", name=name)(_list_of(desk, name, page_type))
 
     @routes.get("/recipes")
     async def recipes(scenario: Scenario) -> Response:
         return answer_json(await desk.status.recipes(scenario))
-
-    @routes.get("/steps")
-    async def steps(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/steps", page)
 
     return routes
 

@@ -12,12 +12,7 @@ import openai
 from reefcli.demo.report import busy
 from reefcli.errors import CommandFailed
 from reefcli.loop_events import LoopEvent, follow
-from reefcommon.events import (
-    CandidateEvaluated,
-    CandidateProposed,
-    Evaluation,
-    ReleasePublished,
-)
+from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, ReleasePublished
 from reefcommon.harness.files import TREE_NAME
 from reefkit.bodies import FilesystemBodies
 from reefstack.embedded import Stack
@@ -112,8 +107,7 @@ class Stage:
         return name
 
     async def head(self, scenario: str) -> str:
-        name: str = (await self._head(scenario))["release_id"]
-        return name
+        return str((await self._head(scenario))["release_id"])
 
     async def _head(self, scenario: str) -> dict[str, Any]:
         rows = (await self.http.get("/reef/scenarios")).raise_for_status().json()["data"]
