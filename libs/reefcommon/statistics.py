@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import atan, cos, fsum, pi, sin, sqrt
-from statistics import fmean, stdev, variance
+from statistics import fmean, variance
 
 from reefcommon.ids import digest
 
@@ -37,16 +37,6 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     half = z * sqrt(mean * (1 - mean) / size + z * z / (4 * size * size))
     scale = 1 + z * z / size
     return mean, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
-
-
-def student_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, ...]:
-    """Return (mean, low, high) of independent draws without bounds, such as differences of seeds.
-
-    Raises ValueError if there are fewer than two draws.
-    """
-    mean, deviation = fmean(values), stdev(values)
-    half = student_quantile(len(values) - 1, confidence) * deviation / sqrt(len(values))
-    return mean, mean - half, mean + half
 
 
 @cache

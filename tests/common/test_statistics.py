@@ -11,9 +11,9 @@ from reefcommon.statistics import (
     lowest_p,
     mean_interval,
     sign_flip_test,
-    student_interval,
     student_quantile,
 )
+from tests.methods.table import student_interval
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.5, 0.9])

@@ -21,8 +21,8 @@ from typing import Any
 from recipes.ttt_discover.demo import DEMONSTRATIONS
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from reefcommon.config import load
-from reefcommon.statistics import student_interval
 from tests.methods.row_policies import Linear, Model, Policy, Table
+from tests.methods.table import student_interval
 from tests.recipes.seeking import Answer, FakeSeekContext, World
 
 ARMS = ("frozen", "mean_baseline", "entropic")

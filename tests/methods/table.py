@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 
-from reefcommon.statistics import lowest_p, mean_interval, sign_flip_test, student_interval
+from reefcommon.statistics import lowest_p, mean_interval, sign_flip_test, student_quantile
 
 Seeds = Mapping[int, Mapping[str, float]]
 """Seed -> figures, each in [0, 1]."""
@@ -40,6 +41,16 @@ def arm(seeds: Seeds) -> dict[str, Any]:
         for seed, figures in seeds.items()
     }
     return {"mean [low, high]": means, "seeds": per_seed}
+
+
+def student_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, ...]:
+    """Return (mean, low, high) of independent draws without bounds, such as differences of seeds.
+
+    Raises ValueError if there are fewer than two draws.
+    """
+    mean, deviation = fmean(values), stdev(values)
+    half = student_quantile(len(values) - 1, confidence) * deviation / sqrt(len(values))
+    return mean, mean - half, mean + half
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
