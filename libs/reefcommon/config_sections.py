@@ -125,7 +125,7 @@ class ModelEndpoint(Section):
     speaks: Literal["openai", "vllm"] = "openai"
     """whose fields it knows: of a user's request it gets OpenAI's alone, or all"""
     also_knows: tuple[str, ...] = ()
-    """further fields of users' requests that an `openai` endpoint gets"""
+    """further fields of users' requests that an `openai` endpoint gets, `reasoning_content` too"""
     lacks: tuple[str, ...] = ()
     """fields of users' requests that it does not get"""
     timeout_s: float = Field(120.0, gt=0, le=86_400, description="longest time of an answer")

@@ -14,7 +14,7 @@ TEMPLATE = """{%- set ns = namespace(n=0) -%}
 {%- if enable_thinking is defined and enable_thinking -%}think {% endif -%}
 {%- if style -%}{{ style }} {% endif -%}
 {%- if rows -%}{%- for i in range(rows) -%}{%- for j in range(rows) -%}{%- endfor -%}{%- endfor -%}{%- endif -%}
-{%- for message in messages -%}{% generation %}{{ bos_token }}{{ message.content }}{% endgeneration %}{%- endfor -%}
+{%- for message in messages -%}{% generation %}{{ bos_token }}{% if message.reasoning_content %}<{{ message.reasoning_content }}>{% endif %}{{ message.content }}{% endgeneration %}{%- endfor -%}
 {%- if add_generation_prompt -%}>{%- endif -%}"""
 
 
@@ -28,8 +28,8 @@ def thinking(tiny_path, tmp_path_factory):
         yield node
 
 
-def rendered(node, **options):
-    body = {"messages": CHAT, "chat_template_kwargs": options}
+def rendered(node, messages=CHAT, **options):
+    body = {"messages": messages, "chat_template_kwargs": options}
     with node.client() as client:
         answer = client.post("/tokenize", json=body)
         assert answer.status_code == 200, answer.text
@@ -40,6 +40,11 @@ def rendered(node, **options):
 def test_an_option_of_the_template_is_used(thinking):
     assert "think" not in rendered(thinking)
     assert rendered(thinking, enable_thinking=True, style="dry").startswith("think dry ")
+
+
+def test_thoughts_of_an_earlier_answer_reach_the_template(thinking):
+    earlier = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
+    assert "<hm>Yes." in rendered(thinking, [*CHAT, earlier, *CHAT])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from .stub_engine import StubEngine, sse
 
 Message = dict[str, Any]
+THOUGHTS = {"reasoning", "reasoning_content"}
 Script = Callable[[dict[str, Any]], Message]
 
 
@@ -22,11 +23,12 @@ def call(number: int, name: str, arguments: str) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def said(message: Message) -> str:
+def said(message: Message, thoughts: str) -> str:
     """Return the text that a template makes of an assistant's message."""
     calls = message.get("tool_calls") or ()
     texts = [f"<{c['function']['name']}>{c['function']['arguments']}" for c in calls]
-    return "".join((text_of(message.get("content")), *texts, "<end>"))
+    thought = f"<think>{message[thoughts]}</think>" if message.get(thoughts) else ""
+    return "".join((thought, text_of(message.get("content")), *texts, "<end>"))
 
 
 def text_of(content: Any) -> str:
@@ -35,23 +37,25 @@ def text_of(content: Any) -> str:
     return content or ""
 
 
-def rendered(messages: Sequence[Message]) -> str:
-    parts = [f"[{message['role']}]{said(message)}" for message in messages]
+def rendered(messages: Sequence[Message], thoughts: str) -> str:
+    parts = [f"[{message['role']}]{said(message, thoughts)}" for message in messages]
     return "".join((*parts, "[assistant]"))
 
 
 class ScriptedEngine(StubEngine):
-    def __init__(self, script: Script) -> None:
+    """`thoughts`: the field of a message that this node writes thoughts in, and reads them from."""
+
+    def __init__(self, script: Script, thoughts: str = "reasoning") -> None:
         super().__init__()
-        self.script = script
+        self.script, self.thoughts = script, thoughts
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         message = self.script(body)
-        prompt = list(rendered(body["messages"]).encode())
-        sampled = list(said(message).encode())
+        prompt = list(rendered(body["messages"], self.thoughts).encode())
+        sampled = list(said(message, self.thoughts).encode())
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         usage = {
             "prompt_tokens": len(prompt),
@@ -78,6 +82,8 @@ def streamed(
     usage, head = head.pop("usage"), {**head, "object": "chat.completion.chunk"}
     deltas: list[Message] = [{"role": "assistant", "content": ""}]
     text, calls = text_of(message.get("content")), message.get("tool_calls") or []
+    for name in THOUGHTS & message.keys():
+        deltas += [{name: message[name][at : at + 5]} for at in range(0, len(message[name]), 5)]
     deltas += [{"content": text[at : at + 7]} for at in range(0, len(text), 7)]
     for index, made in enumerate(calls):
         begun = {**made, "index": index, "function": {**made["function"], "arguments": ""}}

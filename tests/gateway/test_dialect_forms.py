@@ -55,6 +55,9 @@ def blocks(events: list[Json]) -> list[Json]:
                 block = found[event["index"]]
                 assert block["open"]
                 delta = event["delta"]
+                if delta["type"] == "signature_delta":
+                    block["signature"] += delta["signature"]
+                    continue
                 key = {"text_delta": "text", "thinking_delta": "thinking"}.get(delta["type"])
                 assert block["type"] == (key or "tool_use")
                 block["said"] += delta[key or "partial_json"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,14 +23,18 @@ RESULTS = {"call_1": "rain", "call_2": "noon", "call_3": "rain, too"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
-def by_turn(body: dict[str, Any]) -> dict[str, Any]:
+def by_turn(body: dict[str, Any], **thoughts: str) -> dict[str, Any]:
     turn = sum(message["role"] == "assistant" for message in body["messages"])
-    return dict(SCRIPT[turn]) if body.get("tools") else {"content": f"answer {turn}"}
+    said = SCRIPT[turn] if body.get("tools") else {"content": f"answer {turn}"}
+    return {**said, **{name: f"{text} {turn}…" for name, text in thoughts.items()}}
 
 
-@pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    async with bench_of(stub=ScriptedEngine(by_turn)) as made:
+@pytest.fixture(params=["", "reasoning", "reasoning_content"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A node without thoughts, or with thoughts in vLLM's or SGLang's field."""
+    named = {request.param: "So, turn"} if request.param else {}
+    node = ScriptedEngine(partial(by_turn, **named), request.param or "reasoning")
+    async with bench_of(stub=node) as made:
         yield made
 
 
@@ -101,13 +106,13 @@ async def by_messages(bench: Bench, tools: bool, stream: bool) -> None:
             {"type": "tool_result", "tool_use_id": b["id"], "content": [{"type": "text", "text": RESULTS[b["id"]]}]}
             for b in content if b["type"] == "tool_use"
         ]  # fmt: skip
-        thinking = {"type": "thinking", "thinking": "…", "signature": "s"}
+        hidden = {"type": "redacted_thinking", "data": "…"}
         # An agent keeps a parsed object, so its order and spaces are lost on the way.
         messages = [
             json.loads(json.dumps(m).replace(', "cache_control": {"type": "ephemeral"}', ""))
             for m in messages
         ]
-        messages += [{"role": "assistant", "content": [thinking, *content]}]
+        messages += [{"role": "assistant", "content": [hidden, *content]}]
         messages += [{"role": "user", "content": results or f"thanks {turn}"}]
 
 
@@ -118,10 +123,11 @@ def blocks(events: list[Any]) -> list[dict[str, Any]]:
             found.append({**event["content_block"], "json": ""})
         elif event["type"] == "content_block_delta":
             delta = event["delta"]
-            if delta["type"] == "text_delta":
-                found[event["index"]]["text"] += delta["text"]
-            else:
+            name = delta["type"].removesuffix("_delta")
+            if name == "input_json":
                 found[event["index"]]["json"] += delta["partial_json"]
+            else:
+                found[event["index"]][name] += delta[name]
     for block in found:
         text = block.pop("json")
         if block["type"] == "tool_use":
@@ -198,6 +204,8 @@ async def test_four_turns_are_one_session_of_one_sequence(
     assert sum(session.loss_mask) == sum(lengths)
     told = bytes(session.tokens).decode()
     assert told.count("[assistant]") == 4
+    thoughts = bench.engine.script.keywords
+    assert told.count("<think>So, turn") == (4 if thoughts else 0)
     if tools:
         assert SPACED in told
         assert [len(m) for _, ended, m in rig.turns if ended == "followed"] == [2, 1, 1]

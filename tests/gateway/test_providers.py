@@ -242,6 +242,28 @@ async def test_further_fields_and_fields_that_it_lacks_are_configured(tmp_path):
         assert strict.requests[-1].keys() == {"model", "messages", "top_k"}
 
 
+@pytest.mark.parametrize(
+    ("more", "gets"),
+    [
+        ("", set()),
+        (", also_knows: [reasoning_content]", {"reasoning_content"}),
+        (", speaks: vllm, lacks: [reasoning_content]", {"reasoning"}),
+        (", speaks: vllm", {"reasoning", "reasoning_content"}),
+    ],
+)
+async def test_thoughts_go_to_a_provider_that_knows_their_field(tmp_path, more, gets):
+    thought = {"role": "assistant", "content": "Yes.", "reasoning": "hm"}
+    messages = [*CHAT, thought, {"role": "user", "content": "Sure?"}]
+    async with provided(tmp_path, THEIRS, more=more) as (bench, strict):
+        answer = await bench.chat(messages=messages)
+        assert answer.status_code == 200, answer.text
+        sent = strict.requests[-1]["messages"]
+        assert sent[-2] == {"role": "assistant", "content": "Yes.", **dict.fromkeys(gets, "hm")}
+        left = set(answer.headers.get("x-reef-left-out", "").split(",")) - {""}
+        assert left == {"reasoning", "reasoning_content"} - gets
+        assert bench.log.records[-1].request["messages"] == messages
+
+
 MAPPED = "{model_map: {gpt-4o-mini: [theirs, served]}}"
 
 

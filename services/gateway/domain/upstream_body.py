@@ -28,6 +28,9 @@ _KNOWN: Mapping[Api, str] = {
 }
 OPENAI = {api: frozenset(names.split()) for api, names in _KNOWN.items()}
 LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
+# The thoughts of an earlier answer: vLLM reads the first field of its message, SGLang, DeepSeek
+# and the embedded engine the second.
+THOUGHTS = ("reasoning", "reasoning_content")
 
 
 def body_for(
@@ -45,13 +48,18 @@ def body_for(
         body.pop("return_token_ids", None)
     body["model"] = entry.model
     knows = {*OPENAI[exchange.api], *entry.also_knows}
-    left_out = [
-        name
-        for name in body
-        if name in entry.lacks or (entry.speaks == "openai" and name not in knows)
-    ]
+
+    def lacks(name: str) -> bool:
+        return name in entry.lacks or (entry.speaks == "openai" and name not in knows)
+
+    left_out = [name for name in body if lacks(name)]
     for name in left_out:
         del body[name]
+    for name in filter(lacks, THOUGHTS):
+        if found := [message for message in body.get("messages") or () if name in message]:
+            left_out.append(name)
+        for message in found:
+            del message[name]
     if renames and exchange.api == "chat.completions" and LIMIT in body:
         body[NEW_LIMIT] = body.pop(LIMIT)
     return orjson.dumps(body), left_out
@@ -62,6 +70,8 @@ def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
     body = {**decoded, "model": exchange.model}
     if exchange.api == "chat.completions" and b'"tool_calls"' in exchange.raw:
         body["messages"] = [_with_arguments(message) for message in body["messages"]]
+    if b'"reasoning' in exchange.raw and "messages" in body:
+        body["messages"] = [_with_thoughts(message) for message in body["messages"]]
     if not body.get("priority"):
         body.pop("priority", None)
     if exchange.capture:
@@ -72,6 +82,11 @@ def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
         if exchange.asked.stream and (options is None or isinstance(options, dict)):
             body["stream_options"] = {**(options or {}), "include_usage": True}
     return orjson.dumps(body)
+
+
+def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    found = [text for name in THOUGHTS if isinstance(text := message.get(name), str) and text]
+    return {**message, **dict.fromkeys(THOUGHTS, found[0])} if found else message
 
 
 def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -182,6 +182,11 @@ def listed(value: object, param: str) -> list[Json]:
     return value
 
 
+def objects(value: object) -> list[Json]:
+    """Return the objects of a list; none if it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def text_field(block: Json, name: str, param: str) -> str:
     """Return a field that must be a text. Raises ApiError."""
     value = block.get(name)

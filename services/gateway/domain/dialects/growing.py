@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from services.gateway.domain.deltas import joined
-from services.gateway.domain.dialects.base import Json, Turn, read
+from services.gateway.domain.dialects.base import Json, Turn, objects, read
 from services.gateway.domain.dialects.legible import first_choices, place_of
 
 Kind = Literal["text", "thought", "call"]
@@ -72,7 +72,7 @@ def said(part: Json) -> tuple[str, str]:
     """Return the text and the thoughts of a message or a delta."""
     text, thought = part.get("content"), part.get("reasoning_content") or part.get("reasoning")
     if isinstance(text, list):  # parts, as some providers send
-        parts = [each for each in text if isinstance(each, dict)]
+        parts = objects(text)
         thought = thought or "".join(_texts(each.get("thinking")) for each in parts)
         text = _texts(parts)
     text = text or part.get("refusal")
@@ -80,8 +80,7 @@ def said(part: Json) -> tuple[str, str]:
 
 
 def _texts(parts: object) -> str:
-    given = parts if isinstance(parts, list) else ()
-    found = [part.get("text") for part in given if isinstance(part, dict)]
+    found = [part.get("text") for part in objects(parts)]
     return "".join(text for text in found if isinstance(text, str))
 
 

@@ -3,6 +3,7 @@
 from services.gateway.domain.dialects.base import Json, Spelling, Turn, given_of
 from services.gateway.domain.dialects.growing import Call
 from services.gateway.domain.dialects.legible import count_of
+from services.gateway.domain.dialects.thoughts import sealed
 
 # Parts of the vendor's usage that nothing here counts.
 _UNCOUNTED: Json = {
@@ -37,16 +38,17 @@ def usage_of(usage: object) -> Json:
     return {**_UNCOUNTED, **counted, "output_tokens": completion}
 
 
-def shows_thoughts(turn: Turn) -> bool:
+def asks_thoughts(turn: Turn) -> bool:
     """Return whether the client has asked for the model's thoughts."""
     asked = turn.asked.get("thinking")
-    if not isinstance(asked, dict) or asked.get("display") == "omitted":
-        return False
-    return asked.get("type") in ("enabled", "adaptive")
+    return isinstance(asked, dict) and asked.get("type") in ("enabled", "adaptive")
 
 
-def thinking_block(text: str) -> Json:
-    return {"type": "thinking", "thinking": text, "signature": ""}
+def thinking_block(turn: Turn, thoughts: str) -> Json:
+    """Return thoughts to show, or to keep for the next request if none are to be shown."""
+    omitted = turn.asked["thinking"].get("display") == "omitted"
+    shown, kept = ("", thoughts) if omitted else (thoughts, "")
+    return {"type": "thinking", "thinking": shown, "signature": sealed(kept)}
 
 
 def text_block(text: str) -> Json:

@@ -3,8 +3,8 @@
 from services.gateway.domain.dialects.base import Json, Translator, Turn
 from services.gateway.domain.dialects.growing import Call, Growing
 from services.gateway.domain.dialects.message_blocks import (
+    asks_thoughts,
     head_of,
-    shows_thoughts,
     stop_of,
     text_block,
     thinking_block,
@@ -12,6 +12,8 @@ from services.gateway.domain.dialects.message_blocks import (
     use_block,
 )
 from services.gateway.domain.dialects.messages import Messages
+
+_NO_THOUGHTS: Json = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 def _json_delta(piece: str) -> Json:
@@ -33,6 +35,7 @@ class MessageEvents(Translator):
         self._live: int | None = None
         self._sent = 0
         self._late: list[str] = []
+        self._thoughts = ""  # of the open block
 
     def begin(self) -> list[Json]:
         """Return the start of the message."""
@@ -51,9 +54,11 @@ class MessageEvents(Translator):
             elif kind == "text":
                 found += self._switch("text", text_block(""))
                 found.append(self._delta({"type": "text_delta", "text": text}))
-            elif shows_thoughts(self.turn):
-                found += self._switch("thinking", thinking_block(""))
-                found.append(self._delta({"type": "thinking_delta", "thinking": text}))
+            elif asks_thoughts(self.turn):
+                found += self._switch("thinking", _NO_THOUGHTS)
+                self._thoughts += text
+                if shown := thinking_block(self.turn, text)["thinking"]:
+                    found.append(self._delta({"type": "thinking_delta", "thinking": shown}))
         return found
 
     def _call(self, call: Call) -> list[Json]:
@@ -88,8 +93,12 @@ class MessageEvents(Translator):
     def _close(self) -> list[Json]:
         if self._open is None:
             return []
-        self._open = None
-        return [{"type": "content_block_stop", "index": self._index}]
+        found: list[Json] = []
+        if self._open == "thinking":
+            signature = thinking_block(self.turn, self._thoughts)["signature"]
+            found.append(self._delta({"type": "signature_delta", "signature": signature}))
+        self._open, self._thoughts = None, ""
+        return [*found, {"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}

@@ -3,7 +3,7 @@
 # https://docs.anthropic.com/en/api/messages and .../messages-streaming
 #
 # system, messages -> messages     tool_use -> tool_calls     tool_result -> role `tool`
-# Thinking blocks of earlier turns are dropped: chat templates have no place for them.
+# Thinking blocks -> reasoning. Redacted ones are dropped: only their maker can read them.
 
 import re
 from collections.abc import Iterator
@@ -16,30 +16,26 @@ from services.gateway.domain.dialects.base import (
     Turn,
     copied,
     listed,
+    objects,
     text_field,
     texts_of,
     unsupported,
 )
 from services.gateway.domain.dialects.growing import calls_of, reason_of, said
 from services.gateway.domain.dialects.message_blocks import (
+    asks_thoughts,
     head_of,
-    shows_thoughts,
     stop_of,
     text_block,
     thinking_block,
     usage_of,
     whole_use,
 )
+from services.gateway.domain.dialects.thoughts import FIELD, opened
 from services.gateway.domain.errors import invalid
 
-_PLAIN = {
-    "model": "model",
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "stop_sequences": "stop",
-}
+_SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")
+_PLAIN = {name: name for name in _SAME} | {"stop_sequences": "stop"}
 # An agent's own line in the system text that differs from request to request.
 _NOISE = re.compile(r"^x-anthropic-billing-header:")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -69,7 +65,7 @@ class Messages(Dialect):
         choice = chat["choices"][0]
         text, thought = said(choice["message"])
         calls = calls_of(turn, choice["message"])
-        content = [thinking_block(thought)] if thought and shows_thoughts(turn) else []
+        content = [thinking_block(turn, thought)] if thought and asks_thoughts(turn) else []
         content += [text_block(text)] if text else []
         content += [whole_use(call, turn.spelling) for call in calls]
         reason, sequence = stop_of(*reason_of(choice, calls))
@@ -203,7 +199,7 @@ def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]
 
 
 def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
-    texts, calls = [], []
+    texts, thoughts, calls = [], [], []
     for block in blocks:
         match block.get("type"):
             case "text":
@@ -213,18 +209,20 @@ def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
                 arguments = spelling.of(call_id, block.get("input") or {})
                 function = {"name": text_field(block, "name", param), "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
-            case "thinking" | "redacted_thinking":
+            case "thinking":
+                thought = text_field(block, "thinking", param)
+                thoughts.append(thought or opened(block.get("signature")))
+            case "redacted_thinking":
                 pass
             case other:
                 raise unsupported(f"{param}.content", f"holds a block {str(other)[:40]!r}")
-    message: Json = {"role": "assistant", "content": "".join(texts) or None}
-    return {**message, "tool_calls": calls} if calls else {**message, "content": "".join(texts)}
+    message: Json = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
+    more = {FIELD: "".join(thoughts), "tool_calls": calls}
+    return message | {name: value for name, value in more.items() if value}
 
 
 def _pictures(block: Json) -> list[Json]:
-    parts = block.get("content")
-    parts = parts if isinstance(parts, list) else []
-    return [part for part in parts if isinstance(part, dict) and part.get("type") == "image"]
+    return [part for part in objects(block.get("content")) if part.get("type") == "image"]
 
 
 def _result(block: Json, param: str) -> str:

@@ -4,6 +4,7 @@ from services.gateway.domain.dialects.base import Json, Turn, listed, text_field
 from services.gateway.domain.dialects.custom_tools import input_of
 from services.gateway.domain.dialects.growing import Call, said
 from services.gateway.domain.dialects.legible import count_of
+from services.gateway.domain.dialects.thoughts import sealed
 
 PREFIX = "resp_"
 _ECHOED: Json = {
@@ -28,6 +29,7 @@ _ECHOED: Json = {
 }
 # A chat's tools have no namespaces: theirs go before their names.
 BETWEEN = "__"
+SEALED = "reasoning.encrypted_content"
 _TOOL: Json = {"description": None, "parameters": None, "strict": None}
 
 
@@ -103,6 +105,7 @@ def reasoning_item(turn: Turn, text: str, *, cut: str = "") -> Json:
         "status": "incomplete" if cut else "completed",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
+        "encrypted_content": sealed(text) if SEALED in str(turn.asked.get("include")) else None,
     }
 
 
@@ -156,9 +159,9 @@ def referred(record: Json, kind: str, number: int) -> list[Json] | None:
 
     `kind`: the beginning of its id.
     """
-    if kind == "rs":
-        return []  # a chat has no place for it
     message = record["response"]["choices"][0]["message"]
+    if kind == "rs":
+        return [{"type": "reasoning", "content": said(message)[1]}]
     if kind == "msg":
         return [{"role": "assistant", "content": said(message)[0]}]
     calls = message.get("tool_calls") or []

@@ -3,7 +3,7 @@
 # https://platform.openai.com/docs/api-reference/responses and .../responses-streaming
 #
 # instructions, input -> messages     function_call -> tool_calls     function_call_output -> `tool`
-# Reasoning items of earlier turns are dropped: chat templates have no place for them.
+# reasoning -> reasoning of the answer that it is beside
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from services.gateway.domain.dialects.base import (
     Turn,
     copied,
     listed,
+    objects,
     text_field,
     texts_of,
     unsupported,
@@ -29,17 +30,11 @@ from services.gateway.domain.dialects.response_items import (
     response,
     spread,
 )
+from services.gateway.domain.dialects.thoughts import FIELD, thoughts_in
 from services.gateway.domain.errors import invalid
 
-_PLAIN = {
-    "model": "model",
-    "max_output_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "parallel_tool_calls": "parallel_tool_calls",
-    "user": "user",
-    "safety_identifier": "safety_identifier",
-}
+_SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier")
+_PLAIN = {name: name for name in _SAME} | {"max_output_tokens": "max_tokens"}
 _TEXTS = ("input_text", "output_text", "text")
 _HERE = ("function", "custom", "namespace")  # other tools run at the vendor's
 
@@ -149,24 +144,23 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
     match item.get("type", "message"):
         case "message":
             said, last = _said(item, param), messages[-1] if messages else {}
-            # A text after the calls of a turn is its text too.
-            if said["role"] == "assistant" and last.get("tool_calls"):
-                last["content"] = "".join((last["content"] or "", said["content"])) or None
+            # A text after the thoughts or the calls of a turn is its text too.
+            begun = last.get("tool_calls") or (FIELD in last and not last["content"])
+            if said["role"] == "assistant" and begun:
+                last["content"] = (last["content"] or "") + said["content"] or last["content"]
             else:
                 messages.append(said)
         case "function_call" | "custom_tool_call":
-            call = _call(item, param, spelling)
             # The calls of a turn are one message, and so is its text before them.
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": None})
-            messages[-1].setdefault("tool_calls", []).append(call)
-            messages[-1]["content"] = messages[-1]["content"] or None
+            answer = _answer(messages)
+            answer.setdefault("tool_calls", []).append(_call(item, param, spelling))
+            answer["content"] = answer["content"] or None
         case "function_call_output" | "custom_tool_call_output":
             parts = item.get("output")
-            shown = [part for part in _objects(parts) if part.get("type") == "input_image"]
+            shown = [part for part in objects(parts) if part.get("type") == "input_image"]
             rest = parts
             if shown:
-                rest = [part for part in _objects(parts) if part.get("type") != "input_image"]
+                rest = [part for part in objects(parts) if part.get("type") != "input_image"]
             text = texts_of(rest, f"{param}.output", _TEXTS)
             call_id = text_field(item, "call_id", param)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -174,9 +168,18 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
                 pictures = [_part(part, param) for part in shown]
                 messages.append({"role": "user", "content": pictures})
         case "reasoning":
-            pass
+            if thoughts := thoughts_in(item, param):
+                answer = _answer(messages)
+                answer[FIELD] = answer.get(FIELD, "") + thoughts
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
+
+
+def _answer(messages: list[Json]) -> Json:
+    """Return the answer that the messages end with, or a new one."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
 
 
 def _call(item: Json, param: str, spelling: Spelling) -> Json:
@@ -188,10 +191,6 @@ def _call(item: Json, param: str, spelling: Spelling) -> Json:
     else:
         arguments = text_field(item, "arguments", param)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _objects(parts: object) -> list[Json]:
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def _said(item: Json, param: str) -> Json:
