@@ -1,9 +1,47 @@
 """uvicorn's HTTP/1.1 protocol for servers that speak nothing else."""
 
+import asyncio
+
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
+
+
+class HeadFirst:
+    """The transport of one answer: its head and what follows at once go out in one write."""
+
+    # uvloop writes at once, and each write wakes the client.
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = b""  # None once it was sent
+
+    def write(self, data: bytes) -> None:
+        head = self._head
+        if head is None:
+            self._transport.write(data)
+        elif not head:
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._head = None
+            self._transport.write(head + data)
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = None
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class DeclineUpgrades(HttpToolsProtocol):
@@ -32,6 +70,7 @@ class DeclineUpgrades(HttpToolsProtocol):
         self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if not self._offered:
             super().on_headers_complete()
+            self.cycle.transport = HeadFirst(self.transport, self.loop)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         if not self._offered:
