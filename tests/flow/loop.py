@@ -217,7 +217,9 @@ def evaluating(
     comparer = Comparer(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
     publish = evaluator_handlers.Verdicts(events, utc_now).publish
     rechecks = Rechecks(comparer, evidence, events, utc_now)
-    trials = Trials(comparer, evidence, MemoryCandidateLog(), SoleHolder, publish, rechecks)
+    trials = Trials(
+        comparer, evidence, MemoryCandidateLog(), SoleHolder, publish, rechecks, bench.failing
+    )
     return evaluator_handlers.Handlers(plans, evidence, trials)
 
 
