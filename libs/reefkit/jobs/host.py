@@ -180,8 +180,7 @@ def host_service(
     served = load(system.config) if system.config else ServeConfig(reef=())
     bound = bindings(served, kind)
     home = system.state_dir.resolve() / name
-    recipes = {binding.key: binding.recipe.name for binding in bound}
-    store = JobStore(home / "ledger.sqlite", recipes)
+    store = JobStore(home / "ledger.sqlite")
     outside, broker = Outside.connect(system, name)
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)
