@@ -1,7 +1,6 @@
 """The step of best-of: a step that weighs each kept answer."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from recipes.best_of.recipe import Knobs
 from recipes.policy_gradient.learner import PolicyLearner
@@ -13,9 +12,7 @@ from reefcommon.recipe import StepResult
 class BestOfLearner(PolicyLearner):
     """A policy that imitates its best answers; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: Knobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.knobs = knobs
+    knobs: Knobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs

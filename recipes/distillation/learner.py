@@ -32,6 +32,8 @@ class DistillationLearner(AdapterLearner):
     `average_rate` of 0 the base model. `contexts` are the prompts that it reads.
     """
 
+    knobs: DistillationKnobs
+
     def __init__(
         self,
         knobs: DistillationKnobs,
@@ -41,7 +43,7 @@ class DistillationLearner(AdapterLearner):
         contexts: Contexts = given,
     ) -> None:
         super().__init__(knobs, model_path)
-        self.knobs, self.contexts = knobs, contexts
+        self.contexts = contexts
         self.tokens = PromptTokenizer(model_path)
         averages = knobs.average_rate > 0 and teacher is None
         self.average = Average(self.policy) if averages else None

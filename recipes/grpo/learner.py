@@ -1,7 +1,6 @@
 """The step of GRPO: the credit of each rollout, then a step by it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from recipes.grpo.knobs import Knobs
 from recipes.policy_gradient.learner import PolicyLearner
@@ -29,9 +28,7 @@ def credit(rollouts: Sequence[Rollout], size: int) -> list[float]:
 class GRPOLearner(PolicyLearner):
     """An actor alone; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: Knobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.knobs = knobs
+    knobs: Knobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         rollouts = [rollout(sample, self.knobs.score_range) for sample in batch]

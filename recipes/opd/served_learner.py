@@ -3,7 +3,6 @@
 # Shapes: B rollouts, R response positions, N trained positions, H hidden units.
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from recipes.distillation.comparison import log_likelihood
 from recipes.distillation.divergences import sampled_reverse_kl
@@ -21,9 +20,7 @@ from reefcommon.recipe import StepResult
 class GradedLearner(AdapterLearner):
     """A student whose tokens are graded already; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: ServedKnobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.knobs = knobs
+    knobs: ServedKnobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs

@@ -69,9 +69,10 @@ def taught(p_NV: Tensor, t_NV: Tensor, knobs: Knobs) -> Tensor:
 class OpenClawRLLearner(AdapterLearner):
     """See `reefcommon.recipe.Learner`."""
 
+    knobs: Knobs
+
     def __init__(self, knobs: Knobs, model_path: Path) -> None:
         super().__init__(knobs, model_path)
-        self.knobs = knobs
         self.teacher = base_model(self.policy)
         self.tokenizer = PromptTokenizer(model_path)
 

@@ -1,6 +1,7 @@
 """The parts that policy-gradient recipes share, in the order of the data."""
 
 # knobs.py      knobs that every one of them has
+# seeking.py    work side by side, and the state of a seeker
 # barrier.py    rounds of a seeker -> a batch, or none (pure)
 # rollouts.py   samples -> checked rollouts; admission by staleness, score and sampling (pure)
 # returns.py    rewards and values -> advantages and returns (pure)

@@ -25,6 +25,7 @@ class AdapterLearner:
     """The part of `reefcommon.recipe.Learner` that all methods share."""
 
     def __init__(self, knobs: PolicyKnobs, model_path: Path) -> None:
+        self.knobs = knobs
         self.policy = LoraPolicy(knobs, model_path)
         self.steps = 0
 
@@ -51,14 +52,12 @@ class AdapterLearner:
 class PolicyLearner(AdapterLearner):
     """A learner by policy gradient."""
 
-    def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.entropy_coef, self._knobs = knobs.entropy_coef, knobs
+    knobs: PolicyGradientKnobs
 
     def step_by(self, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> StepResult:
         """Make a step with one advantage for each rollout."""
         # score, correction, loss, backward, update
-        knobs = self._knobs
+        knobs = self.knobs
         totals = TokenTotals(sum(len(one.response) for one in rollouts))
         for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
             scored = self.policy.score([rollouts[i] for i in indices])
@@ -75,7 +74,8 @@ class PolicyLearner(AdapterLearner):
     def policy_loss(self, scored: Scored, weight_BR: Tensor, advantage_BR: Tensor) -> Tensor:
         """Return the mean loss of a forward. Weight and advantage carry no gradient."""
         logp_BR, entropy_BR, mask_BR = scored.logp_BR, scored.entropy_BR, scored.mask_BR
-        return policy_loss(logp_BR, entropy_BR, weight_BR, advantage_BR, mask_BR, self.entropy_coef)
+        bonus = self.knobs.entropy_coef
+        return policy_loss(logp_BR, entropy_BR, weight_BR, advantage_BR, mask_BR, bonus)
 
 
 @dataclass(slots=True)

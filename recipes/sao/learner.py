@@ -61,9 +61,10 @@ def credit_batch(group: Sequence[Rollout], value_BR: Tensor, knobs: Knobs) -> tu
 class SAOLearner(PolicyLearner):
     """Actor and critic; see `reefcommon.recipe.Learner`."""
 
+    knobs: Knobs
+
     def __init__(self, knobs: Knobs, model_path: Path) -> None:
         super().__init__(knobs, model_path)
-        self.knobs = knobs
         self.critic = Critic(
             self.policy.hidden_size,
             width=knobs.critic_width,

@@ -2,17 +2,16 @@
 
 # Pure but for the store that it is given.
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from recipes.policy_gradient.seeking import as_stored, check_identity, header
 from recipes.self_play.domain import Domain, Task
 from recipes.self_play.knobs import Knobs
 from recipes.self_play.pool import Known, Pool, known, restored
-from reefcommon.errors import BadConfig
 from reefcommon.ids import digest
 from reefcommon.recipe_context import State
 
@@ -83,9 +82,7 @@ class Game:
     def keep(self, store: State) -> None:
         """Put the state; the caller commits."""
         stored = {
-            "status": "committed" if self.pending is None else "pending",
-            "digest": digest(self.identity),
-            "identity": self.identity,
+            **header(self.identity, pending=self.pending is not None),
             "round": self.round,
             "pool": self.pool.state(),
             "pending": None if self.pending is None else asdict(self.pending),
@@ -103,7 +100,7 @@ def identity_of(scenario: str, domain: Domain, knobs: Knobs) -> dict[str, Any]:
     whole = {"scenario": scenario, "domain": domain.name}
     whole |= {name: getattr(knobs, name) for name in names}
     whole["rules"] = digest(dict(domain.identity()))
-    return dict(json.loads(json.dumps(whole)))  # as the store gives it back
+    return as_stored(whole)
 
 
 def load(store: State, identity: Mapping[str, Any]) -> Game:
@@ -111,17 +108,7 @@ def load(store: State, identity: Mapping[str, Any]) -> Game:
     stored = store.get(KEY)
     if stored is None:
         return Game(dict(identity))
-    if stored["digest"] != digest(dict(identity)):
-        before = stored["identity"]
-        names = sorted(before.keys() | identity.keys())
-        changed = ", ".join(
-            f"{name} was {before.get(name)!r} and is {identity.get(name)!r}"
-            for name in names
-            if before.get(name) != identity.get(name)
-        )
-        raise BadConfig(
-            f"the scenario holds another game: {changed}; set it back, or play under a new scenario"
-        )
+    check_identity(stored, identity, "another game", "play under a new scenario")
     pending = stored["pending"]
     return Game(
         identity=dict(identity),

@@ -1,7 +1,6 @@
 """The step of self-play: the credit of both roles, then a step by it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from recipes.policy_gradient.barrier import CORRECTS
 from recipes.policy_gradient.learner import PolicyLearner
@@ -15,9 +14,7 @@ from reefcommon.recipe import StepResult
 class SelfPlayLearner(PolicyLearner):
     """An actor for both roles; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: Knobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.knobs = knobs
+    knobs: Knobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs

@@ -24,13 +24,13 @@
 #
 # Regret needs a solver that can use a hint: without this all regrets are noise around 0.
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from recipes.policy_gradient.recipe import AdapterRecipe
+from recipes.policy_gradient.seeking import UNCUT, commit, together
 from recipes.self_play.admission import DESIGNER, oldest_round
 from recipes.self_play.domain import Domain, Role, Task
 from recipes.self_play.game import Game, Match, Pending, Proposal, identity_of, load
@@ -44,9 +44,7 @@ from reefcommon.recipe_context import Asked, Messages, SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
 
-UNCUT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 DRAWS = 100
-T = TypeVar("T")
 
 
 class SelfPlayRecipe(AdapterRecipe):
@@ -77,13 +75,13 @@ class SelfPlayRecipe(AdapterRecipe):
         while game.round < self.knobs.rounds:
             if game.pending is None:
                 game.pending = Pending(await self._propose(ctx, game))
-                await _keep(ctx, game)  # checked: the plays of a repeat are of the same tasks
+                await commit(ctx, game)  # checked: the plays of a repeat are of the same tasks
             if game.pending.matches is None:
                 game.pending.matches = await self._play(ctx, game.round, game.pending.proposals)
-                await _keep(ctx, game)  # scored, not yet learned from
+                await commit(ctx, game)  # scored, not yet learned from
             trained = await self._report(ctx, game.round, game.pending)
             game.commit(await ctx.learned(trained) if trained else "no_units")
-            await _keep(ctx, game)
+            await commit(ctx, game)
 
     async def _propose(self, ctx: SeekContext, game: Game) -> tuple[Proposal, ...]:
         """Ask for the tasks of a round and check them."""
@@ -91,7 +89,7 @@ class SelfPlayRecipe(AdapterRecipe):
         if knobs.proposer == "uniform":
             return self._drawn(ctx.scenario, game.round, recent)
         messages = self.domain.designer_messages(game.pool.frontier(knobs.frontier_shown))
-        asked = await _together(
+        asked = await together(
             self._ask(ctx, "designer", messages, round=game.round, proposal=number)
             for number in range(knobs.count)
         )
@@ -135,7 +133,7 @@ class SelfPlayRecipe(AdapterRecipe):
             for place, one in enumerate(proposals)
             if one.task is not None and not one.fault
         )
-        return tuple(await _together(matches))
+        return tuple(await together(matches))
 
     async def _match(self, ctx: SeekContext, number: int, place: int, task: Task) -> Match:
         """Play a task without and with its hint. A verifier that fails stops the round."""
@@ -155,8 +153,8 @@ class SelfPlayRecipe(AdapterRecipe):
             ]
             for hinted, plays in ((False, knobs.plays), (True, knobs.hint_plays))
         )
-        asked = await _together([*plain, *hinted])
-        scores = await _together(self._score(task, one.text, ctx) for one in asked)
+        asked = await together([*plain, *hinted])
+        scores = await together(self._score(task, one.text, ctx) for one in asked)
         receipts = tuple(one.receipt for one in asked[: knobs.plays])
         return Match(place, receipts, tuple(scores[: knobs.plays]), tuple(scores[knobs.plays :]))
 
@@ -214,18 +212,3 @@ class SelfPlayRecipe(AdapterRecipe):
         from recipes.self_play.learner import SelfPlayLearner  # torch: in the step process only
 
         return SelfPlayLearner(self.knobs, model_path)
-
-
-async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all; the first error ends the others and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(work) for work in works]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    return [task.result() for task in running]
-
-
-async def _keep(ctx: SeekContext, game: Game) -> None:
-    game.keep(ctx.store)
-    await ctx.commit()

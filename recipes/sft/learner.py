@@ -23,9 +23,11 @@ from reefcommon.recipe import StepResult
 class SFTLearner(AdapterLearner):
     """A policy that imitates; see `reefcommon.recipe.Learner`."""
 
+    knobs: Knobs
+
     def __init__(self, knobs: Knobs, model_path: Path) -> None:
         super().__init__(knobs, model_path)
-        self.knobs, self.tokens = knobs, PromptTokenizer(model_path)
+        self.tokens = PromptTokenizer(model_path)
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs

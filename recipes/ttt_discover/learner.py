@@ -3,7 +3,6 @@
 # Shapes: B rollouts, R response positions.
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -45,9 +44,7 @@ def token_sum(logp_BR: Tensor, behaviour_BR: Tensor, advantage_BR: Tensor) -> Te
 class TTTDiscoverLearner(AdapterLearner):
     """An actor alone; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: Knobs, model_path: Path) -> None:
-        super().__init__(knobs, model_path)
-        self.knobs = knobs
+    knobs: Knobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs, policy = self.knobs, self.policy

@@ -29,11 +29,13 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
+from recipes.policy_gradient.recipe import AdapterRecipe
+from recipes.policy_gradient.seeking import UNCUT, commit, together
 from recipes.ttt_discover.archive import Node
 from recipes.ttt_discover.grid import Place, metadata, oldest_grid
 from recipes.ttt_discover.knobs import Knobs
@@ -43,14 +45,12 @@ from reefcommon import recipe
 from reefcommon.evaluator import Evaluator, Score
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, Refusal
 from reefcommon.recipe_context import Asked, SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
 
-T = TypeVar("T")
 FIRST_RELEASE = timedelta(seconds=1)
-UNCUT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 
 
 class Solutions(Evaluator):
@@ -70,7 +70,7 @@ class Solutions(Evaluator):
         return found.reward, found.words or f"{self.problem.name}: {found.reward:.10g}"
 
 
-class TTTDiscoverRecipe(WeightRecipe):
+class TTTDiscoverRecipe(AdapterRecipe):
     name: ClassVar[str] = "ttt_discover"
     summary: ClassVar[str] = (
         "searches one problem and trains a LoRA on it meanwhile; favours the best answer of a "
@@ -101,10 +101,10 @@ class TTTDiscoverRecipe(WeightRecipe):
             if search.pending is None:
                 search.pending = await self._explore(ctx, search)
                 self.verified(ctx)
-                await _keep(ctx, search)  # pending: verified, not yet learned from
+                await commit(ctx, search)  # pending: verified, not yet learned from
             await self._report(ctx, search.step, search.pending)
             search.commit(await self._learned(ctx, search.pending))
-            await _keep(ctx, search)  # committed
+            await commit(ctx, search)  # committed
 
     async def verify(self, asked: Asked, parent: Node, ctx: SeekContext) -> Verified:
         """Judge an answer to the prompt of a parent. Called again after a crash."""
@@ -119,7 +119,7 @@ class TTTDiscoverRecipe(WeightRecipe):
             await ctx.sleep_until(ctx.now() + FIRST_RELEASE)
         parents = search.archive.select(self.knobs.groups_per_step)
         verifiers = asyncio.Semaphore(self.knobs.verify_in_flight)
-        tried = await _together(
+        tried = await together(
             self._try(ctx, Place(search.step, group, number), parent, verifiers)
             for group, parent in enumerate(parents)
             for number in range(self.knobs.rollouts_per_group)
@@ -154,7 +154,7 @@ class TTTDiscoverRecipe(WeightRecipe):
         # At once: each report waits until it is durable.
         width = self.knobs.rollouts_per_group
         places = (Place(step, *divmod(number, width)) for number in range(self.knobs.grid))
-        await _together(
+        await together(
             ctx.report(one.receipt, one.reward, metadata=metadata(place, self.knobs))
             for place, one in zip(places, pending.rows(), strict=True)
         )
@@ -185,16 +185,13 @@ class TTTDiscoverRecipe(WeightRecipe):
                 reason=f"{self.problem.name}: {best.value:.10g} at step {best.step}",
             )
         search.published = best.value
-        await _keep(ctx, search)
+        await commit(ctx, search)
 
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         if self.knobs.algorithm == "frozen":
             refused: list[Refusal] = [(unit, "frozen", None) for unit in waiting]
             return Decision(refused=tuple(refused))
         return oldest_grid(waiting, serving, self.knobs)
-
-    def proposes(self, step: int) -> bool:
-        return step > 0 and step % self.knobs.candidate_every == 0
 
     def evaluation(self) -> Evaluator:
         return Solutions(self.problem)
@@ -203,18 +200,3 @@ class TTTDiscoverRecipe(WeightRecipe):
         from recipes.ttt_discover.learner import TTTDiscoverLearner  # torch: in the step process
 
         return TTTDiscoverLearner(self.knobs, model_path)
-
-
-async def _keep(ctx: SeekContext, search: Search) -> None:
-    search.keep(ctx.store)
-    await ctx.commit()
-
-
-async def _together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one) for one in work]
-    except BaseExceptionGroup as failed:
-        # By its own type: a spent budget waits, a lost lease ends, others are tried again.
-        raise failed.exceptions[0] from None
-    return [task.result() for task in running]

@@ -2,15 +2,14 @@
 
 # Pure but for the store that it is given.
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from recipes.policy_gradient.seeking import as_stored, check_identity, header
 from recipes.ttt_discover.archive import Archive, Solution
 from recipes.ttt_discover.knobs import Knobs
 from recipes.ttt_discover.problem import Problem
-from reefcommon.errors import BadConfig
 from reefcommon.ids import digest
 from reefcommon.recipe_context import State
 
@@ -74,9 +73,7 @@ class Search:
         """Put the state; the caller commits."""
         pending = None if self.pending is None else asdict(self.pending)
         stored = {
-            "status": "committed" if pending is None else "pending",
-            "digest": digest(self.identity),
-            "identity": self.identity,
+            **header(self.identity, pending=pending is not None),
             "step": self.step,
             "archive": self.archive.state(),
             "pending": pending,
@@ -95,7 +92,7 @@ def identity_of(scenario: str, problem: Problem, knobs: Knobs) -> dict[str, Any]
     parts = {name: getattr(knobs, name) for name in names}
     whole = {"scenario": scenario, "problem": problem.name, **parts}
     whole["verifier"] = digest(dict(problem.identity()))
-    return dict(json.loads(json.dumps(whole)))  # as the store gives it back
+    return as_stored(whole)
 
 
 def load(store: State, identity: Mapping[str, Any], knobs: Knobs) -> Search:
@@ -110,18 +107,8 @@ def load(store: State, identity: Mapping[str, Any], knobs: Knobs) -> Search:
     stored = store.get(KEY)
     if stored is None:
         return Search(dict(identity), archive)
-    if stored["digest"] != digest(dict(identity)):
-        before = stored["identity"]
-        names = sorted(before.keys() | identity.keys())
-        changed = ", ".join(
-            f"{name} was {before.get(name)!r} and is {identity.get(name)!r}"
-            for name in names
-            if before.get(name) != identity.get(name)
-        )
-        raise BadConfig(
-            f"the scenario holds the search of another problem or setting: {changed}; "
-            "set it back, or search under a new scenario"
-        )
+    held = "the search of another problem or setting"
+    check_identity(stored, identity, held, "search under a new scenario")
     archive.restore(stored["archive"])
     pending = None if stored["pending"] is None else _pending(stored["pending"])
     return Search(
