@@ -41,18 +41,22 @@ class Binding(Generic[R]):
         return Lineage(job_id=job_id, sample_ids=sample_ids, recipe=name, knobs=knobs, step=step)
 
     def refusal(self, refused: Refusal, at: datetime) -> SampleRefused:
-        """Return the refusal of a sample. The id depends on sample and binding alone."""
-        sample, reason, lag = refused
-        return SampleRefused(
-            event_id="ref-" + ids.digest("refused", self.key, sample.event_id),
-            at=at,
-            scenario=sample.scenario,
-            traceparent=sample.traceparent,
-            recipe=self.recipe.name,
-            sample_id=sample.event_id,
-            reason=reason,
-            lag=lag,
-        )
+        return refusal_event(self.key, self.recipe.name, refused, at)
+
+
+def refusal_event(key: str, recipe: str, refused: Refusal, at: datetime) -> SampleRefused:
+    """Return the refusal of a sample. The id depends on sample and `key` alone."""
+    sample, reason, lag = refused
+    return SampleRefused(
+        event_id="ref-" + ids.digest("refused", key, sample.event_id),
+        at=at,
+        scenario=sample.scenario,
+        traceparent=sample.traceparent,
+        recipe=recipe,
+        sample_id=sample.event_id,
+        reason=reason,
+        lag=lag,
+    )
 
 
 def bindings(served: ServeConfig, kind: type[R]) -> tuple[Binding[R], ...]:

@@ -23,7 +23,7 @@ AT_MOST = {
     # reaches agents and plain clients in 700, and the formats of two vendors are 900. The rest
     # of the whole agent (episodes, proposals, rechecks, providers, routing, four methods and two
     # agents more, a demonstration) is 5,300.
-    "code lines": 43_409,
+    "code lines": 43_500,
     "files over 300 lines": 0,
     "functions over 60 lines": 0,
     "function length, 90th percentile": 25,

@@ -1,13 +1,11 @@
 """`ctx.store`: values by key, saved with the result of a call, and a change in between is found."""
 
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from reefcommon import topics
-from reefcommon.errors import BadConfig
 from reefkit.jobs.model import open_job
 from reefkit.jobs.recipe_store import CallKey, StateConflict
 from reefkit.jobs.schema import VERSION
@@ -182,16 +180,6 @@ def test_a_file_of_version_2_is_taken_over_with_everything_in_it(tmp_path):
     store = JobStore(path)
     assert state_of(store).get("n") == 2
     store.close()
-
-
-def test_a_file_of_before_version_2_is_refused_and_kept(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("create table samples (seq integer)")
-    with pytest.raises(BadConfig, match=r"too old\. Move .*ledger\.sqlite\* aside"):
-        JobStore(path)
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("select name from sqlite_master").fetchall() == [("samples",)]
 
 
 def test_a_file_of_version_3_gets_the_table_of_proposals(tmp_path):

@@ -9,7 +9,7 @@ LeaseLost.
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,19 @@ class Database:
     """A file of a single process. Thread-safe.
 
     Raises:
-        BadConfig: the file is damaged, or too old, when it is opened.
+        BadConfig: the file is damaged when it is opened.
         Unavailable: the disk is full, or the file is damaged later.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
+        """`recipes`: names of the bound recipes by binding, to migrate an old ledger."""
         self._path, self._lock, self._token = path, threading.Lock(), 0
         with opening(path):
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 10000"):
                 self._db.execute(f"pragma {setting}")
             check(self._db)
-            create(self._db, path)
+            create(self._db, recipes or {})
             (self._token,) = self._db.execute("select token from fence").fetchone()
 
     def close(self) -> None:

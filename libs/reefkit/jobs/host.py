@@ -180,7 +180,8 @@ def host_service(
     served = load(system.config) if system.config else ServeConfig(reef=())
     bound = bindings(served, kind)
     home = system.state_dir.resolve() / name
-    store = JobStore(home / "ledger.sqlite")
+    recipes = {binding.key: binding.recipe.name for binding in bound}
+    store = JobStore(home / "ledger.sqlite", recipes)
     outside, broker = Outside.connect(system, name)
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)

@@ -82,6 +82,7 @@ def own_kind_moved(job: Job, head: Release, kind: Kind) -> bool:
     # Another kind's release does not age the content: weights compare with weights alone.
     if head.release_id == job.base_release_id:
         return False
+    # Jobs of an earlier version know no load: for them every other head counts.
     return load_of(head, kind) != job.base_load
 
 

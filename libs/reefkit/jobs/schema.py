@@ -1,14 +1,19 @@
-"""The tables of the job store."""
+"""The tables of the job store, and the migrations from its earlier forms."""
 
 import sqlite3
-from pathlib import Path
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
+import orjson
 from pydantic import TypeAdapter
 
-from reefcommon.errors import BadConfig
-from reefcommon.events import AnyUnit, Event, Signal
+from reefcommon import topics
+from reefcommon.events import AnyUnit, Event, SampleReady, Signal
+from reefcommon.ids import candidate_id
 from reefcommon.topics import Topic
-from reefkit.jobs.model import Job
+from reefkit.jobs.model import Job, State
+from reefkit.recipe_binding import refusal_event
 
 VERSION = 4
 _TABLES = """
@@ -73,28 +78,36 @@ create table proposals (
 create index proposals_by_state on proposals (scenario, state, seq);
 create index proposals_by_job on proposals (job_id);
 """
+_OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
 _JOB = TypeAdapter(Job)
 _UNIT: TypeAdapter[AnyUnit] = TypeAdapter(AnyUnit)
+_KEPT = (
+    *("job_id", "binding", "scenario", "base_release_id", "sample_ids", "opened_at", "step"),
+    *("content_id", "reason"),
+)
+_TRAINER: dict[str, State] = {"running": "open", "checkpoint": "produced", "failed": "aborted"}
+_HARNESS: dict[str, State] = {
+    "proposed": "produced",
+    "awaiting": "announced",
+    "selected": "published",
+    "empty": "finished",
+    "failed": "aborted",
+    "superseded": "aborted",
+}
 
 
-def create(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables that a file lacks, in a single transaction.
+def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    """Make the tables, or migrate an older ledger, in a single transaction.
 
-    Raises BadConfig if the file is of before version 2.
+    `recipes`: names of the bound recipes by binding, for unsent refusals.
     """
     version = db.execute("pragma user_version").fetchone()[0]
     if version >= VERSION:
         return
-    if version < 2 and db.execute("select 1 from sqlite_master").fetchone():
-        raise BadConfig(
-            f"{path} was made by a version of Reef that is too old. Move {path}* aside, and start"
-            " again: without it learning goes on from the served release, and samples of open jobs"
-            " are decided anew"
-        )
     db.execute("begin immediate")
     try:
         if version < 2:
-            _make(db, _TABLES)
+            _from_ledgers(db, recipes)
         if version < 3:
             _make(db, _RECIPE_TABLES)
         _make(db, _PROPOSAL_TABLES)
@@ -106,18 +119,34 @@ def create(db: sqlite3.Connection, path: Path) -> None:
         raise
 
 
+def _from_ledgers(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    tables = db.execute("select name from sqlite_master where type = 'table'").fetchall()
+    found = [name for name in _OLD_TABLES if (name,) in tables]
+    for name in found:
+        # An index keeps its name when its table is renamed, and the new table needs the name.
+        indices = "select name from sqlite_master where type = 'index' and sql is not null"
+        for (index,) in db.execute(f"{indices} and tbl_name = ?", (name,)).fetchall():
+            db.execute(f"drop index {index}")
+        db.execute(f"alter table {name} rename to old_{name}")
+    _make(db, _TABLES)
+    if "jobs" in found:
+        _take_over(db, found, recipes)
+    for name in found:
+        db.execute(f"drop table old_{name}")
+
+
 def _make(db: sqlite3.Connection, tables: str) -> None:
     for statement in filter(str.strip, tables.split(";\n")):
         db.execute(statement)
 
 
-def insert_job(db: sqlite3.Connection, job: Job) -> bool:
+def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bool:
     values = (job.job_id, job.binding, job.scenario, job.state, job.candidate_id, job.content_id)
     query = (
         "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id, content_id,"
-        f" updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, 0, ?)"
+        f" updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)"
     )
-    return db.execute(query, (*values, dump(job))).rowcount > 0
+    return db.execute(query, (*values, dropped, dump(job))).rowcount > 0
 
 
 NEXT = "(select coalesce(max(updated), 0) + 1 from jobs)"
@@ -152,3 +181,92 @@ def load_unit(body: bytes, signal: str | None = None) -> AnyUnit:
     if signal is None:
         return unit
     return unit.model_copy(update={"signal": Signal.model_validate_json(signal)})
+
+
+# ------------------------------------------------------------------ the two ledgers before
+
+
+def _take_over(db: sqlite3.Connection, found: list[str], recipes: Mapping[str, str]) -> None:
+    columns = {name: _columns(db, f"old_{name}") for name in found}
+    # Only the trainer's ledger said which refusals were sent; the harness had an outbox.
+    trainer = "told" in columns["samples"]
+    dropped = "dropped" if "dropped" in columns["jobs"] else "0"
+    query = f"select body, state, {dropped} from old_jobs order by seq"
+    for body, state, gone in db.execute(query).fetchall():
+        old = orjson.loads(body)
+        name = recipes.get(old["binding"], "")
+        job = _from_trainer(old, state, name) if trainer else _from_harness(old, state)
+        insert_job(db, job, dropped=bool(gone))
+    newest = "newest_ms" if "newest_ms" in columns["samples"] else "null"
+    settled = "'trained'" if trainer else "'used'"
+    db.execute(
+        "insert into samples (seq, binding, sample_id, state, body, reason, job_id, newest_ms)"
+        f" select seq, binding, sample_id, case when state <> {settled} then state"
+        " when exists (select 1 from jobs where jobs.job_id = old_samples.job_id"
+        " and state in ('open', 'produced')) then 'taken' else 'used' end,"
+        f" nullif(body, ''), reason, job_id, {newest} from old_samples"
+    )
+    for name in ("records", "horizons", "heads", "outbox"):
+        if name in found:
+            db.execute(f"insert into {name} select * from old_{name}")
+    if trainer:
+        _send_refusals(db, recipes)
+    db.execute("update samples set body = null where state not in ('waiting', 'taken')")
+
+
+def _send_refusals(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    query = (
+        "select binding, body, reason, lag, refused_at from old_samples"
+        " where state = 'refused' and told = 0 and body is not null order by seq"
+    )
+    for key, body, reason, lag, at in db.execute(query).fetchall():
+        if key in recipes:  # the recipe of a binding that is gone has no name to refuse under
+            sample = SampleReady.model_validate_json(body)
+            refused_at = datetime.fromisoformat(at)
+            event = refusal_event(key, recipes[key], (sample, reason, lag), refused_at)
+            put_event(db, event, topics.TRAINING)
+
+
+def _from_trainer(old: dict[str, Any], state: str, recipe: str) -> Job:
+    if state == "complete":
+        now: State = (old["verdict"] or "announced") if old["proposes"] else "finished"
+    else:
+        # A checkpoint is stored again under the same digest: its events may not have been sent.
+        now = _TRAINER[state]
+    no_candidate = "the recipe proposes no candidate after this step"
+    return _job(
+        old,
+        "traceparent",
+        "metrics",
+        "proposes",
+        "finished_at",
+        state=now,
+        plan={"start": old["start"], "facts": old["facts"]},
+        candidate_id=candidate_id(old["job_id"]) if old["proposes"] else None,
+        summary=f"{recipe} step {old['step']}" if old["proposes"] else no_candidate,
+    )
+
+
+def _from_harness(old: dict[str, Any], state: str) -> Job:
+    began = state in ("open", "proposed")
+    own = candidate_id(old["job_id"]) if state == "proposed" else None
+    return _job(
+        old,
+        "attempt",
+        state=_HARNESS.get(state, state),
+        output={"mutations": old["mutations"]},
+        proposes=bool(old["mutations"]),
+        candidate_id=old["candidate_id"] or own,
+        finished_at=None if began else old["opened_at"],
+        summary="; ".join(item["reason"] for item in old["mutations"] if item["reason"]),
+    )
+
+
+def _job(old: dict[str, Any], *kept: str, **changes: object) -> Job:
+    fields = {name: old[name] for name in (*_KEPT, *kept)}
+    base = {"base_load": "", "base_content": old["base_content"] or ""}
+    return _JOB.validate_python(fields | base | changes)
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"pragma table_info({table})")}

@@ -33,8 +33,8 @@ _UNIT = (
 
 
 class JobStore(SignalStore, UnitFates, ProposalStore):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
+        super().__init__(path, recipes)
         # By binding and id, those of the last window: a grid of long rollouts is parsed once, not
         # at each arrival. A unit does not change once it waits for `decide`.
         self._parsed: dict[str, dict[str, Unit]] = {}
