@@ -174,6 +174,28 @@ async def test_a_pair_that_loses_leaves_both_behind(tmp_path: Path) -> None:
     assert len({event.candidate_id for event in rejected}) == 2
 
 
+@pytest.mark.parametrize("spoilt", ["weights", "harness"])
+async def test_a_pair_is_refused_if_one_part_loses(tmp_path: Path, spoilt: str) -> None:
+    """The other part alone would win: it is left behind too."""
+
+    def answer(model: str, messages: Any, *_: object) -> str:
+        has = {"weights": model != "reef", "harness": WISH in str(messages)}
+        return "x" if has[spoilt] else "xx" + "more" * any(has.values())
+
+    async with running(tmp_path, config(COUNTING + JOINT, RULES + JOINT)) as loop:
+        loop.node.answer = answer
+        for _ in range(3):
+            answered = await loop.ask()
+            await loop.report(answered.headers["x-reef-agent-record-id"])
+        ended = ("rejected", "published", "aborted")
+        await until(lambda: sum(jobs(loop)[state] for state in ended) == 2)
+        await loop.trials.settled()
+        assert jobs(loop) == {"rejected": 2}
+        assert [release.kind for release in published(loop)] == ["base"]
+    sides = {(model == "reef", WISH in str(messages)) for model, messages, _ in loop.node.asked}
+    assert sides == {(True, False), (False, True)}, "never a part alone"
+
+
 async def test_a_candidate_without_a_partner_says_so_and_then_stands_alone(tmp_path: Path) -> None:
     async with running(tmp_path, config(COUNTING + JOINT, RULES)) as loop:
         for _ in range(2):
