@@ -51,11 +51,6 @@ def run_reef(
     )
 
 
-def installed_agents(config: pytest.Config) -> Path:
-    """The folder of the agents' programs, kept between runs: npm takes a minute for each."""
-    return config.cache.mkdir("agents")
-
-
 # After a kill the broker forgets a consumer after two sessions: 12 s of the product's.
 SHORT_SESSIONS = {"REEF_KAFKA_SESSION_TIMEOUT_MS": "2000"}
 
@@ -93,9 +88,8 @@ def leaks_are_blamed_on_the_test_that_made_them():
 @pytest.fixture(scope="session")
 def demonstration(tmp_path_factory) -> Demonstration:
     state_dir = tmp_path_factory.mktemp("demo") / "state"
-    done = run_reef(
-        "demo", "--model", "tiny", "--json", "--state-dir", str(state_dir), timeout_s=420
-    )
+    words = ("demo", "--model", "tiny", "--minutes", "10", "--json", "--state-dir", str(state_dir))
+    done = run_reef(*words, timeout_s=800)
     lines = done.stdout.strip().splitlines()
     assert lines, done.stderr[-3000:]
     return Demonstration(state_dir, json.loads(lines[-1]), done.returncode)

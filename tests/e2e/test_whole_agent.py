@@ -22,7 +22,7 @@ from reefcommon.harness.tree import Entry
 from reefcommon.routing import RoutingPolicy
 from tests.e2e.conftest import SHORT_SESSIONS, Serving, run_reef, start_serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.xdist_group("whole-agent")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 RULES = "recipes.feedback_rules.recipe:FeedbackRulesRecipe"
 SAO = {
