@@ -41,7 +41,7 @@ MAX_ATTEMPTS = 6
 # A candidate may be what ends the node.
 LOST_NODES = 2
 ON_TRIAL, NEXT = "its trial is under way", "comes after another candidate"
-LATER = "trials cannot be held now; the evaluator's failure says why, and it tries again"
+LATER = "trials cannot be held now, and are tried again: {}"
 # A candidate is in the log before it is in the store; a verdict likewise.
 LOST_AFTER = timedelta(minutes=2)
 
@@ -117,8 +117,10 @@ class Trials:
     def waiting(self) -> list[WaitingCandidate]:
         """Return the candidates without a verdict that this process knows, oldest first."""
         rows = [
-            replace(row, reason=LATER) if there and row.reason in (ON_TRIAL, NEXT) else row
-            for there, found in ((name in self.failing, f) for name, f in self._waiting.items())
+            replace(row, reason=LATER.format(why))
+            if why and row.reason in (ON_TRIAL, NEXT)
+            else row
+            for why, found in ((self.failing.get(name), f) for name, f in self._waiting.items())
             for row in found.values()
         ]
         return sorted(rows, key=lambda row: row.since)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,11 +59,13 @@ async def test_the_commands(name: str, tmp_path: Path) -> None:
 async def test_the_clients(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with bench_of(state_dir=tmp_path / "state") as bench:
         code = BLOCKS["python"][number].replace("http://localhost:8900", bench.url)
-        running = asyncio.create_task(asyncio.to_thread(exec, code, {}))
+        names: dict[str, Any] = {}
+        running = asyncio.create_task(asyncio.to_thread(exec, code, names))
         while not running.done():
             for record in bench.log.records:
                 row = {"record": record.model_dump(mode="json")}
                 bench.reads.rows[f"/records/{record.event_id}"] = row
             await asyncio.sleep(0.05)
         await running
+        names["client"].close()
         assert bench.log.records[-1].event_id in capsys.readouterr().out

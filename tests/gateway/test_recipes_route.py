@@ -32,7 +32,8 @@ async def none_pending(_scenario):
 async def test_both_hosts_are_asked():
     async with host("a:B") as trainer, host("c:D") as harness:
         urls = {"trainer": trainer, "harness": harness, "experience": "http://127.0.0.1:9"}
-        status = SystemStatus(Health("gateway"), None, urls, list, bool, none_pending, none_pending)
+        facts = list, bool, none_pending, none_pending, none_pending
+        status = SystemStatus(Health("gateway"), None, urls, *facts)
         assert set(await status.recipes("support")) == {"support/a:B", "support/c:D"}
         urls["harness"] = "http://127.0.0.1:9"
         with pytest.raises(ApiError, match="The harness does not answer"):
