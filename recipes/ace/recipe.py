@@ -65,8 +65,8 @@ class AceRecipe(HarnessRecipe):
         signal="a score, and words about it", acquisition="reactive", evolves=("harness",)
     )
     shown = (
-        "the style of a house, scripted models, seeds 0, 1, 2: right over the run 0.77, guess 0.31"
-        ", which three seeds do not prove (python -m tests.methods.harnesses)"
+        "the style of a house, scripted models, six seeds: right over the run by 0.44 [0.21, 0.67] "
+        "more often than by guessing (python -m tests.methods.harnesses --seeds 0 1 2 3 4 5)"
     )
     knobs_type = AceKnobs
     knobs: AceKnobs

@@ -73,7 +73,7 @@ class OpenClawRLRecipe(WeightRecipe):
     shown: ClassVar[str] = (
         "SmolLM2's held-out share of the liked greeting, without a report, seeds 0, 1, 2, on a "
         "busy machine: 0.00 -> 0.39, 0.47, 0.33 after 146, 130, 160 requests (`reef demo --recipe "
-        "openclaw-rl`), votes alone (`--arms binary`), seed 0, 0.00; on the tiny model 0.91, "
+        "openclaw-rl`), votes alone (`--arms binary`) 0.00 in each; on the tiny model 0.91, "
         "0.94, 0.91, votes 0.00"
     )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
