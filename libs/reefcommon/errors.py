@@ -46,7 +46,9 @@ class BadConfig(ReefError):
 
 def said(error: Exception) -> str:
     """Return the words of a failed connection, as `Connection refused`, for a person."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
+    # The numbers of name servers are negative, and those of TLS ("[SSL: ...") are its own.
+    if isinstance(error, OSError) and error.errno and error.strerror:
+        own = error.errno < 0 or error.strerror.startswith("[SSL")
+        return error.strerror if own else os.strerror(error.errno)
     silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     return str(error) or silent

@@ -1,6 +1,8 @@
 """Retries end when a policy says so, and at no other time."""
 
 import asyncio
+import socket
+import ssl
 
 import pytest
 
@@ -41,6 +43,11 @@ async def test_the_reason_of_a_wait_names_no_class():
     refused = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)")
     words = [said(error) for error in (refused, TimeoutError(), OSError("no HTTP answer"))]
     assert words == ["Connection refused", "no answer in time", "no HTTP answer"]
+    # The numbers of these two are no `errno`.
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    distrusted = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+    assert said(unknown) == "Name or service not known"
+    assert said(distrusted) == "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"
 
 
 async def test_another_error_is_raised_at_once():
