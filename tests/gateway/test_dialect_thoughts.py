@@ -155,6 +155,14 @@ def test_thinking_of_another_maker_is_carried_if_it_can_be_read() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("messages", [None, "abc", 7, [1]])
+async def test_messages_beside_a_prompt_are_not_read(messages: Any) -> None:
+    async with bench_of() as bench:
+        body = {"model": "reef", "prompt": "x", "messages": messages, "reasoning": "none"}
+        assert (await bench.http.post("/v1/completions", json=body)).status_code == 200
+        assert bench.engine.requests[-1]["messages"] == messages
+
+
 def test_thoughts_around_a_text_are_blocks_with_seals_of_their_own() -> None:
     chunks = [piece(reasoning="a"), piece(content="So."), piece(reasoning="b"), end("stop")]
     thinking = {"type": "adaptive", "display": "omitted"}

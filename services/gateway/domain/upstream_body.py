@@ -55,7 +55,7 @@ def body_for(
     left_out = [name for name in body if lacks(name)]
     for name in left_out:
         del body[name]
-    for name in filter(lacks, THOUGHTS):
+    for name in filter(lacks, THOUGHTS if exchange.api != "completions" else ()):
         if found := [message for message in body.get("messages") or () if name in message]:
             left_out.append(name)
         for message in found:
@@ -70,7 +70,7 @@ def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
     body = {**decoded, "model": exchange.model}
     if exchange.api == "chat.completions" and b'"tool_calls"' in exchange.raw:
         body["messages"] = [_with_arguments(message) for message in body["messages"]]
-    if b'"reasoning' in exchange.raw and "messages" in body:
+    if b'"reasoning' in exchange.raw and "messages" in body and exchange.api != "completions":
         body["messages"] = [_with_thoughts(message) for message in body["messages"]]
     if not body.get("priority"):
         body.pop("priority", None)
