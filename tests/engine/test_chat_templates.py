@@ -14,7 +14,7 @@ TEMPLATE = """{%- set ns = namespace(n=0) -%}
 {%- if enable_thinking is defined and enable_thinking -%}think {% endif -%}
 {%- if style -%}{{ style }} {% endif -%}
 {%- if rows -%}{%- for i in range(rows) -%}{%- for j in range(rows) -%}{%- endfor -%}{%- endfor -%}{%- endif -%}
-{%- for message in messages -%}{% generation %}{{ bos_token }}{% if message.reasoning_content %}<{{ message.reasoning_content }}>{% endif %}{{ message.content }}{% endgeneration %}{%- endfor -%}
+{%- for message in messages -%}{% generation %}{{ bos_token }}{% if message.reasoning_content is defined %}<{{ message.reasoning_content }}>{% endif %}{{ message.content }}{% endgeneration %}{%- endfor -%}
 {%- if add_generation_prompt -%}>{%- endif -%}"""
 
 
@@ -45,6 +45,9 @@ def test_an_option_of_the_template_is_used(thinking):
 def test_thoughts_of_an_earlier_answer_reach_the_template(thinking):
     earlier = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
     assert "<hm>Yes." in rendered(thinking, [*CHAT, earlier, *CHAT])
+    for none in (None, 5, ["hm"]):  # clients send the null of an answer back
+        said = rendered(thinking, [*CHAT, {**earlier, "reasoning_content": none}])
+        assert "<|im_start|>Yes." in said
 
 
 @pytest.mark.parametrize(

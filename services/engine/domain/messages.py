@@ -66,8 +66,9 @@ def _message(message: Mapping[str, Any], field: str) -> dict[str, Any]:
         plain["tool_calls"] = [_call(call, f"{field}[{i}]") for i, call in enumerate(calls)]
     elif message.get("content") is None:
         raise wrong(f"{field}.content", "must not be null without tool_calls")
-    kept = ("name", "tool_call_id", "reasoning_content")
-    return plain | {key: message[key] for key in kept if key in message}
+    if isinstance(thoughts := message.get("reasoning_content"), str):
+        plain["reasoning_content"] = thoughts
+    return plain | {key: message[key] for key in ("name", "tool_call_id") if key in message}
 
 
 def _text(content: Any, field: str) -> str:
