@@ -149,6 +149,8 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     answer["heads"]["default"] |= {"traffic": traffic}
     canary = "canary: rel-9 gets 10 % client=beta: reef canary default --end"
     assert f"reef promote default rel-9; {canary}" in reef("status")
+    answer["heads"]["default"]["traffic"] = {"rel-2": {"share": 0.0}, "rel-9": {"share": 1.0}}
+    assert "canary: rel-9 gets 100 %: reef canary default --end" in reef("status")
     answer["heads"]["default"] |= {"held": "", "pending": [], "traffic": {}}
     assert "held: reef resume default" in reef("status")
 

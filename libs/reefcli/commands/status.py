@@ -113,7 +113,11 @@ def _head_row(scenario: str, head: dict[str, Any]) -> tuple[str, str, str, str]:
     if pending := head.get("pending"):
         notes.append(f"{pending[0]} waits for a person: reef promote {scenario} {pending[0]}")
     gets = {name: traffic({"traffic": row}) for name, row in head.get("traffic", {}).items()}
-    others = [f"{name} gets {words}" for name, words in gets.items() if name != head["release_id"]]
+    others = [
+        f"{name} gets {words or '100 %'}"
+        for name, words in gets.items()
+        if name != head["release_id"]
+    ]
     if others:
         notes.append(f"canary: {', '.join(others)}: reef canary {scenario} --end")
     return head["release_id"], head["operation"], ago(head["created_at"]), "; ".join(notes)
