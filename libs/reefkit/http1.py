@@ -32,7 +32,7 @@ class HeadFirst:
             self._transport.write(head + data)
 
     def _flush(self) -> None:
-        if self._head:
+        if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
             self._head = None
 

@@ -48,6 +48,16 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_first_event() -> None:
     assert wire.writes == [b"head ", b"one ", b"two"]
 
 
+async def test_a_head_is_dropped_if_its_connection_has_ended() -> None:
+    wire, faults = Wire(), []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    on(wire).write(b"head")
+    wire.close()  # as a refusal of the next request does
+    await asyncio.sleep(0)
+    assert (wire.writes, faults) == ([], [])
+
+
 async def test_a_closed_answer_keeps_its_head() -> None:
     wire = Wire()
     answer = on(wire)
