@@ -1,5 +1,6 @@
 """The model's thoughts go to the client and come back with its next request, in both formats."""
 
+import time
 from typing import Any
 
 import anthropic
@@ -161,6 +162,20 @@ async def test_messages_beside_a_prompt_are_not_read(messages: Any) -> None:
         body = {"model": "reef", "prompt": "x", "messages": messages, "reasoning": "none"}
         assert (await bench.http.post("/v1/completions", json=body)).status_code == 200
         assert bench.engine.requests[-1]["messages"] == messages
+
+
+def test_many_pieces_of_an_answer_are_joined_once() -> None:
+    began = time.process_time()
+    text = {"role": "assistant", "content": "雨" * 1000}
+    items = [CALL, *[reasoning("雨" * 1000), text] * 8000]
+    (_, answer) = chat_of(Responses(), input=[USER, *items])["messages"]
+    assert answer["reasoning"] == answer["content"] == "雨" * 8_000_000
+    chunks = [*[piece(reasoning="雨" * 100)] * 20_000, end("stop")]
+    thinking = {"type": "enabled", "display": "omitted"}
+    events = streamed(MessageEvents, chunks, thinking=thinking)
+    (seal,) = [found["delta"] for found in events if found["type"] == "content_block_delta"]
+    assert seal["signature"].endswith("雨" * 2_000_000)
+    assert time.process_time() - began < 4, "each piece has copied those before it"
 
 
 def test_thoughts_around_a_text_are_blocks_with_seals_of_their_own() -> None:

@@ -35,7 +35,7 @@ class MessageEvents(Translator):
         self._live: int | None = None
         self._sent = 0
         self._late: list[str] = []
-        self._thoughts = ""  # of the open block
+        self._thoughts: list[str] = []  # of the open block
 
     def begin(self) -> list[Json]:
         """Return the start of the message."""
@@ -56,7 +56,7 @@ class MessageEvents(Translator):
                 found.append(self._delta({"type": "text_delta", "text": text}))
             elif asks_thoughts(self.turn):
                 found += self._switch("thinking", _NO_THOUGHTS)
-                self._thoughts += text
+                self._thoughts.append(text)
                 if shown := thinking_block(self.turn, text)["thinking"]:
                     found.append(self._delta({"type": "thinking_delta", "thinking": shown}))
         return found
@@ -95,9 +95,9 @@ class MessageEvents(Translator):
             return []
         found: list[Json] = []
         if self._open == "thinking":
-            signature = thinking_block(self.turn, self._thoughts)["signature"]
+            signature = thinking_block(self.turn, "".join(self._thoughts))["signature"]
             found.append(self._delta({"type": "signature_delta", "signature": signature}))
-        self._open, self._thoughts = None, ""
+        self._open, self._thoughts = None, []
         return [*found, {"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, delta: Json) -> Json:

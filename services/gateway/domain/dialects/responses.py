@@ -91,7 +91,7 @@ def messages_of(body: Json, spelling: Spelling) -> list[Json]:
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
         _add(messages, item, f"input[{index}]", spelling)
-    messages = _answered(_begun(messages, 1 if instructions else 0))
+    messages = _answered(_begun([*map(_joined, messages)], 1 if instructions else 0))
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
     return messages
@@ -147,7 +147,7 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
             # A text after the thoughts or the calls of a turn is its text too.
             begun = last.get("tool_calls") or (FIELD in last and not last["content"])
             if said["role"] == "assistant" and begun:
-                last["content"] = (last["content"] or "") + said["content"] or last["content"]
+                _go_on(last, "content", said["content"])
             else:
                 messages.append(said)
         case "function_call" | "custom_tool_call":
@@ -169,8 +169,7 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
                 messages.append({"role": "user", "content": pictures})
         case "reasoning":
             if thoughts := thoughts_in(item, param):
-                answer = _answer(messages)
-                answer[FIELD] = answer.get(FIELD, "") + thoughts
+                _go_on(_answer(messages), FIELD, thoughts)
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
 
@@ -180,6 +179,21 @@ def _answer(messages: list[Json]) -> Json:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
+
+
+def _go_on(answer: Json, name: str, text: str) -> None:
+    # The pieces are joined at the end: a client may send thousands.
+    if isinstance(answer.get(name), list):
+        answer[name].append(text)
+    elif text:
+        answer[name] = [answer.get(name) or "", text]
+
+
+def _joined(message: Json) -> Json:
+    for name in ("content", FIELD) if message["role"] == "assistant" else ():
+        if isinstance(pieces := message.get(name), list):
+            message[name] = "".join(pieces)
+    return message
 
 
 def _call(item: Json, param: str, spelling: Spelling) -> Json:
