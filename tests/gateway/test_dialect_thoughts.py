@@ -156,6 +156,20 @@ def test_thinking_of_another_maker_is_carried_if_it_can_be_read() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", [None, 7, ["hm"], [{"type": "other"}], {"text": 5}])
+def test_thoughts_that_cannot_be_read_are_left_out(odd: object) -> None:
+    """A client sends them again with every later turn: a refusal would end its conversation."""
+    block = {"type": "thinking", "thinking": odd, "signature": "x"}
+    turn = {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]}
+    asked = {"role": "user", "content": "Go on."}
+    said = [
+        *chat_of(Messages(), messages=[asked, turn, asked])["messages"],
+        *chat_of(Responses(), input=[USER, reasoning(content=odd, summary=odd), SAID])["messages"],
+    ]
+    assert len(said) == 5
+    assert not [message for message in said if "reasoning" in message]
+
+
 @pytest.mark.parametrize("messages", [None, "abc", 7, [1]])
 async def test_messages_beside_a_prompt_are_not_read(messages: Any) -> None:
     async with bench_of() as bench:

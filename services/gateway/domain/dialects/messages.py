@@ -31,7 +31,7 @@ from services.gateway.domain.dialects.message_blocks import (
     usage_of,
     whole_use,
 )
-from services.gateway.domain.dialects.thoughts import FIELD, opened
+from services.gateway.domain.dialects.thoughts import FIELD, thoughts_of
 from services.gateway.domain.errors import invalid
 
 _SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")
@@ -210,8 +210,7 @@ def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
                 function = {"name": text_field(block, "name", param), "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
             case "thinking":
-                thought = text_field(block, "thinking", param)
-                thoughts.append(thought or opened(block.get("signature")))
+                thoughts.append(thoughts_of(block))
             case "redacted_thinking":
                 pass
             case other:

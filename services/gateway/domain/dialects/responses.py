@@ -168,7 +168,7 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
                 pictures = [_part(part, param) for part in shown]
                 messages.append({"role": "user", "content": pictures})
         case "reasoning":
-            if thoughts := thoughts_in(item, param):
+            if thoughts := thoughts_in(item):
                 _go_on(_answer(messages), FIELD, thoughts)
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")

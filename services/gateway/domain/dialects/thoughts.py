@@ -1,6 +1,6 @@
 """Thoughts of the model, as clients carry them from turn to turn."""
 
-from services.gateway.domain.dialects.base import Json, texts_of
+from services.gateway.domain.dialects.base import Json, objects
 from services.gateway.domain.upstream_body import THOUGHTS
 
 FIELD = THOUGHTS[0]
@@ -17,8 +17,19 @@ def opened(seal: object) -> str:
     return seal.removeprefix(_SEAL) if isinstance(seal, str) and seal.startswith(_SEAL) else ""
 
 
-def thoughts_in(item: Json, param: str) -> str:
+def thoughts_in(item: Json) -> str:
     """Return the thoughts of a reasoning item: its own, sealed ones, or their summary."""
-    own = texts_of(item.get("content"), f"{param}.content", ("reasoning_text", "text"))
-    summary = texts_of(item.get("summary"), f"{param}.summary", ("summary_text", "text"))
+    own, summary = _text(item.get("content")), _text(item.get("summary"))
     return own or opened(item.get("encrypted_content")) or summary
+
+
+def thoughts_of(block: Json) -> str:
+    """Return the thoughts of a thinking block, which may be sealed."""
+    shown = block.get("thinking")
+    return shown if isinstance(shown, str) and shown else opened(block.get("signature"))
+
+
+def _text(value: object) -> str:
+    # Parts that cannot be read are left out: a client sends them again with every later turn.
+    texts = [part.get("text") for part in objects(value)]
+    return value if isinstance(value, str) else "\n".join(t for t in texts if isinstance(t, str))
