@@ -32,7 +32,7 @@ async def follow(
     *,
     signals: bool = False,
 ) -> AsyncIterator[LoopEvent]:
-    """Yield the loop's events and dead letters, in the order of each topic.
+    """Yield the loop's events and dead letters, in the order of each partition.
 
     Reads without a consumer group: it moves no offsets. With `since` it begins near the end of the
     log, and yields the events after that time. With `signals` the recipes' signals are among them.

@@ -57,7 +57,8 @@ async def test_events_of_the_start_are_told(kafka_bootstrap: str, tmp_path: Path
     for n in range(4):
         facts = {"event_id": f"e{n}", "at": AT + timedelta(seconds=n), "candidate_id": "c"}
         sent = event(ReleaseRejected, outcome="aborted", reason="no node", **facts)
-        await producer.send_and_wait("reef.releases.v1", sent.model_dump_json().encode())
+        value = sent.model_dump_json().encode()
+        await producer.send_and_wait("reef.releases.v1", value, key=b"default")
     await producer.stop()
     found = follow(kafka_bootstrap, FilesystemBodies(tmp_path), AT + timedelta(seconds=1))
     async with asyncio.timeout(60), aclosing(found) as events:
