@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -22,8 +23,9 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _end_with_parent() -> None:
+def _begin(niceness: int) -> None:
     # in the child, before exec: the kernel sends SIGTERM when the supervisor is gone
+    os.nice(niceness)
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -89,7 +91,7 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 env=env,
                 cwd=spec.cwd,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # one prctl call, which takes no lock
+                preexec_fn=partial(_begin, spec.niceness),  # two calls, which take no lock
             )
         except OSError as error:
             reason = f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"

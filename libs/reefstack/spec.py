@@ -93,5 +93,7 @@ class ProcessSpec:
     cwd: Path | None = None
     # if a program that is not vital dies too often after it was ready, the others go on
     vital: bool = True
+    # added to the supervisor's nice value: programs that no user waits for give way
+    niceness: int = 0
     ready_within_s: float = 60.0
     stop_within_s: float = 15.0

@@ -13,11 +13,11 @@ class Settings(HostSettings):
 
     step_timeout_s: float = Field(3600.0, gt=0)
     """a step that takes longer is killed and tried again"""
-    # Linux weighs nice 0 with 1024, nice 3 with 526 and nice 10 with 110: beside one busy process
-    # a step at 3 gets a third of the core, at 10 a tenth, and next to nothing beside several.
+    # Linux weighs nice 0 with 1024, nice 3 with 526, nice 8 with 172 and nice 10 with 110.
+    # `reef serve` starts the trainer at 5. At 13 a step gets next to nothing beside busy processes.
     niceness: int = Field(3, ge=0, le=19)
-    """nice value of the step processes: serving on the same machine goes first, and a step still
-    gets its share"""
+    """added to the trainer's nice value for the step processes: serving on the same machine goes
+    first, and a step still gets its share"""
     kept_states: int = Field(4, ge=1)
     """saved states of published releases kept per recipe, newest first, beside the head's"""
     max_attempts: int = Field(5, ge=1)

@@ -63,6 +63,8 @@ def test_the_whole_stack_in_order() -> None:
         assert "engine" in specs[name].ends_before, "who asks the serving node ends before it"
         # it loads weights into the program that answers there: that must be ours
         assert ("engine" in specs[name].depends_on) == (name == "publisher")
+    behind = {name for name, spec in specs.items() if spec.niceness > 0}
+    assert behind == {"publisher", "experience", "evaluator", "trainer", "harness"}, "users first"
     assert specs["gateway"].probe == HttpReady("http://127.0.0.1:8900/readyz")
     assert specs["tansu"].probe == KafkaAnswers("127.0.0.1:8902")
     assert isinstance(specs["objectstore"].probe, S3Writable)

@@ -105,7 +105,12 @@ async def test_each_starts_when_what_it_needs_is_ready_and_they_end_in_reverse(
     async def create() -> None:
         created.append([e.name for e in events if e.kind == "ready"])
 
+    specs[2] = replace(specs[2], niceness=5)
     await supervisor.start(specs, {"topics": ("broker", create)})
+    store, service = (
+        psutil.Process(supervisor.children[name].process.pid) for name in ("store", "service")
+    )
+    assert service.nice() == min(19, store.nice() + 5)
     assert [e.name for e in events if e.kind == "ready"] == ["store", "broker", "topics", "service"]
     assert created == [["store", "broker"]]
     await supervisor.stop()
