@@ -61,7 +61,6 @@ class Adapters(Ports):
             system.kafka_bootstrap,
             bodies,
             idempotence=system.kafka_idempotence,
-            linger_ms=settings.linger_ms,
             ack_timeout_s=settings.ack_timeout_s,
         )
         spool_dir = system.state_dir / SERVICE / "spool"

@@ -37,8 +37,6 @@ class Settings(GatewaySection, OwnSettings):
     """spool size past which /readyz fails"""
     spool_ready_age_s: float = Field(600.0, gt=0)
     """age of the spool's oldest event past which /readyz fails"""
-    linger_ms: float = Field(1.0, ge=0)
-    """under load, how long an event waits to be sent with others"""
     connect_timeout_s: float = Field(2.0, gt=0)
     read_timeout_s: float = Field(600.0, gt=0)
     """longest silence of a serving node"""

@@ -28,7 +28,6 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
         kafka_bootstrap,
         FilesystemBodies(tmp_path / "bodies"),
         idempotence=False,
-        linger_ms=1,
         ack_timeout_s=5.0,
     )
     log = DurableLog(

@@ -35,9 +35,7 @@ class Commits:
 
 
 def log_of(commits: Commits, root: Path) -> KafkaRecordLog:
-    log = KafkaRecordLog(
-        "nowhere:1", FilesystemBodies(root), idempotence=True, linger_ms=0, ack_timeout_s=2.0
-    )
+    log = KafkaRecordLog("nowhere:1", FilesystemBodies(root), idempotence=True, ack_timeout_s=2.0)
     log.away, log._commits = None, commits  # type: ignore[assignment]
     return log
 

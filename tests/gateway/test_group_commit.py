@@ -71,8 +71,8 @@ def values(packed: bytes) -> list[bytes]:
     return found
 
 
-def commits(producer: Producer, linger_s: float = 0.0) -> GroupCommit:
-    return GroupCommit(producer, linger_s=linger_s)  # type: ignore[arg-type]
+def commits(producer: Producer) -> GroupCommit:
+    return GroupCommit(producer)  # type: ignore[arg-type]
 
 
 def put(group: GroupCommit, shard: str, data: bytes) -> asyncio.Future[None]:
@@ -95,24 +95,6 @@ async def test_events_that_arrive_in_a_round_make_the_next_one() -> None:
     assert sum(map(len, producer.rounds[1].values())) == 50
     for batch in producer.rounds[1].values():
         assert batch == sorted(batch, key=int)
-
-
-async def test_a_lone_event_does_not_wait_for_others() -> None:
-    producer = Producer()
-    producer.hold.set()
-    async with asyncio.timeout(60):
-        await put(commits(producer, linger_s=3600), "0000", b"alone")
-
-
-async def test_under_load_events_wait_for_others() -> None:
-    producer = Producer()
-    producer.hold.set()
-    group = commits(producer, linger_s=0.5)
-    await asyncio.gather(put(group, "0000", b"two"), put(group, "0000", b"at once"))
-    waits = put(group, "0000", b"waits")
-    await asyncio.sleep(0.01)
-    await asyncio.gather(waits, put(group, "0000", b"for this one"))
-    assert [sum(map(len, batches.values())) for batches in producer.rounds] == [2, 2]
 
 
 async def test_batches_are_bounded_and_stay_in_order() -> None:
@@ -198,7 +180,7 @@ async def test_keys_lie_where_the_library_puts_them(kafka_bootstrap: str) -> Non
     await ensure_topics(kafka_bootstrap, (own,))
     keys = {time_ordered_hex()[-4:] for _ in range(40)}
     async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all") as producer:
-        group = GroupCommit(producer, linger_s=0.001)
+        group = GroupCommit(producer)
         await asyncio.gather(
             *(group.put(LogEvent(own.name, key, "r", key.encode(), 5.25), []) for key in keys)
         )
@@ -223,7 +205,6 @@ async def test_every_event_has_the_headers_of_faststream(
         kafka_bootstrap,
         FilesystemBodies(tmp_path / "bodies"),
         idempotence=False,
-        linger_ms=0,
         ack_timeout_s=5.0,
     )
     await log.connect()

@@ -33,7 +33,6 @@ async def opened(bootstrap: str, root: Path) -> AsyncIterator[tuple[Door, KafkaR
             f"127.0.0.1:{port}",
             FilesystemBodies(root),
             idempotence=True,
-            linger_ms=0,
             ack_timeout_s=5.0,
         )
         await log.connect()

@@ -71,13 +71,11 @@ class _Batch:
 class GroupCommit:
     """Sends events through a started producer, in rounds. The order within a partition is kept."""
 
-    def __init__(self, producer: AIOKafkaProducer, *, linger_s: float) -> None:
+    def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
-        self._linger_s = linger_s
         # All brokers of a cluster share the queue: with a queue for each, a partition that gets a
         # new leader could have its events in two of them.
         self._queue: list[Pending] = []
-        self._last = 0  # events of the last round
         self._task: asyncio.Task[None] | None = None
 
     def put(self, event: LogEvent, headers: Headers) -> asyncio.Future[None]:
@@ -97,12 +95,7 @@ class GroupCommit:
     async def _drain(self) -> None:
         try:
             while self._queue:
-                # A request to the broker costs twenty times as much as one more event in it: under
-                # load events wait for others. An event that comes alone goes at once.
-                if self._linger_s and self._last > 1:
-                    await asyncio.sleep(self._linger_s)
                 queue, self._queue = self._queue, []
-                self._last = len(queue)
                 batches, rest = await self._batches(queue)
                 self._queue = rest + self._queue
                 await self._send(batches)

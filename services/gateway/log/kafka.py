@@ -52,13 +52,11 @@ class KafkaRecordLog:
         bodies: FilesystemBodies,
         *,
         idempotence: bool,
-        linger_ms: float,
         ack_timeout_s: float,
     ) -> None:
         self._bootstrap = bootstrap
         self._bodies = bodies
         self._idempotence = idempotence
-        self._linger_ms = linger_ms
         self._ack_timeout_s = ack_timeout_s
         self._producer: AIOKafkaProducer | None = None
         self._commits: GroupCommit | None = None
@@ -107,7 +105,7 @@ class KafkaRecordLog:
             await producer.stop()
             raise
         self._producer = producer
-        self._commits = GroupCommit(producer, linger_s=self._linger_ms / 1000)
+        self._commits = GroupCommit(producer)
 
     async def stop(self) -> None:
         """Send the queued events, for as long as requests may take, then close."""
