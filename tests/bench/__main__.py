@@ -5,10 +5,11 @@ says what the figures mean, how they are taken and what they were.
 """
 
 import argparse
-import asyncio
 import importlib.util
 import sys
 from pathlib import Path
+
+import uvloop
 
 from tests.bench import harness
 
@@ -41,7 +42,7 @@ def main() -> None:
     for name in options.names or found:
         try:
             tables.append(
-                asyncio.run(
+                uvloop.run(
                     harness.measured(
                         importlib.import_module(f"tests.bench.{name}"), ["--quick"] * options.quick
                     )

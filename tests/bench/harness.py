@@ -12,7 +12,6 @@ is on the machine.
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+import uvloop
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -249,4 +249,4 @@ def keep(tables: list[Table], path: Path | None) -> None:
 def main(bench: Bench) -> None:
     """The command line of one bench."""
     options = parser_of(bench).parse_args()
-    keep([asyncio.run(measured(bench, sys.argv[1:]))], options.json)
+    keep([uvloop.run(measured(bench, sys.argv[1:]))], options.json)

@@ -1,8 +1,10 @@
 """Chat requests over raw connections, and what a server spends on them."""
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -49,29 +51,64 @@ def scenario_name(number: int) -> str:
     return "default" if number == 0 else f"bench-{number}"
 
 
-async def client(port: int, requests: list[bytes], latencies: list[float]) -> None:
-    """One kept-alive connection that asks one request after another."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
-    try:
-        for request in requests:
-            started = time.perf_counter()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
+class Client(asyncio.Protocol):
+    """One kept-alive connection that asks one request after another.
+
+    It reads as little of an answer as shows its end: streams of asyncio cost as much as the server under test.
+    """
+
+    def __init__(self, requests: list[bytes], latencies: list[float]) -> None:
+        self.left = iter(requests)
+        self.latencies = latencies
+        self.ended = asyncio.get_running_loop().create_future()
+        self.got = b""
+        self.whole = 0  # bytes of the answer; 0 before its head, -1 if it comes in chunks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.ask()
+
+    def ask(self) -> None:
+        request = next(self.left, None)
+        if request is None:
+            self.transport.close()
+            self.end(None)
+            return
+        self.got, self.whole, self.started = b"", 0, time.perf_counter()
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self.got += data
+        if not self.whole:
+            head, found, _ = self.got.partition(b"\r\n\r\n")
+            if not found:
+                return
             if not head.startswith(b"HTTP/1.1 200"):
-                raise SystemExit(f"not answered: {head[:200]!r} {await reader.read(300)!r}")
-            if b"chunked" in head:
-                await reader.readuntil(b"\r\n0\r\n\r\n")
-            else:
-                await reader.readexactly(
-                    next(
-                        int(line[15:])
-                        for line in head.split(b"\r\n")
-                        if line.startswith(b"content-length:")
-                    )
-                )
-            latencies.append(time.perf_counter() - started)
-    finally:
-        writer.close()
+                self.end(SystemExit(f"not answered: {self.got[:500]!r}"))
+                return
+            length = re.search(rb"content-length: *(\d+)", head)
+            self.whole = len(head) + 4 + int(length[1]) if length else -1
+        if len(self.got) == self.whole or (self.whole < 0 and self.got.endswith(b"\r\n0\r\n\r\n")):
+            self.latencies.append(time.perf_counter() - self.started)
+            self.ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(SystemExit(f"the connection was closed: {exc!r}, after {self.got[:300]!r}"))
+
+    def end(self, error: BaseException | None) -> None:
+        """End once; without an error, all was answered."""
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+
+async def client(port: int, requests: list[bytes], latencies: list[float]) -> None:
+    """Ask all requests on one connection."""
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(
+        lambda: Client(requests, latencies), "127.0.0.1", port
+    )
+    if error := await protocol.ended:
+        raise error
 
 
 async def ask(port: int, requests: list[bytes], clients: int) -> list[float]:
