@@ -39,12 +39,9 @@ class BoundedCall(Generic[T]):
         if len(self._running) >= MAX_HANGING:
             hanging = f"{MAX_HANGING} calls have not returned"
             raise Unavailable(f"{self.name}: {hanging}; restart to go on")
-        future: Future[T] = Future()
+        future = _begun(self.name, function, arguments)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        work = (future, function, arguments)
-        # A daemon thread: a call that hangs does not keep the process from ending.
-        threading.Thread(target=_settle, args=work, name=self.name, daemon=True).start()
         waiting = asyncio.wrap_future(future)
         waiting.add_done_callback(lambda done: done.exception())  # seen, also if it is too late
         done, _ = await asyncio.wait((waiting,), timeout=self.limit_s)
@@ -55,15 +52,21 @@ class BoundedCall(Generic[T]):
 
 def called_within(limit_s: float, function: Callable[..., T], *arguments: Any) -> T:
     """Call a recipe's code in a thread of its own, and block. Raises TimeoutError if it is late."""
-    future: Future[T] = Future()
-    work = (future, function, arguments)
-    threading.Thread(target=_settle, args=work, name="recipe", daemon=True).start()
+    future = _begun("recipe", function, arguments)
     try:
         return future.result(limit_s)
     except TimeoutError as error:
         if future.done():  # the code's own
             raise
         raise TimeoutError(f"no answer within {limit_s:g} s") from error
+
+
+def _begun(name: str, function: Callable[..., T], arguments: Sequence[Any]) -> "Future[T]":
+    future: Future[T] = Future()
+    work = (future, function, arguments)
+    # A daemon thread: a call that hangs does not keep the process from ending.
+    threading.Thread(target=_settle, args=work, name=name, daemon=True).start()
+    return future
 
 
 def _settle(future: "Future[T]", function: Callable[..., T], arguments: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reefcommon.config_sections import ModelEndpoint
 from reefcommon.recipe_context import BudgetSpent
-from reefkit.jobs.recipe_store import CallEnd, CallKey, RecipeStore, Use
+from reefkit.jobs.recipe_store import CallEnd, CallKey, RecipeStore
 
 RAISE = "raise it in serve.yaml and restart"
 _MILLION = 1e6
@@ -45,7 +45,3 @@ class Budget:
         limits = self.entry.limits
         spent = [name for name, limit in limits.items() if amounts[name] >= limit]
         return {"used": amounts, "limits": limits, "spent": spent}
-
-
-def use_of(prompt_tokens: int, completion_tokens: int) -> Use:
-    return Use(0, prompt_tokens, completion_tokens)

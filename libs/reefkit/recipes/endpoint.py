@@ -43,14 +43,11 @@ class Answered:
 class Endpoint:
     """A model. Call it on a single event loop."""
 
-    def __init__(
-        self, name: str, entry: ModelEndpoint, *, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, entry: ModelEndpoint) -> None:
         """Raises BadConfig if the key cannot be read."""
         self.name, self.entry = name, entry
         self.places = asyncio.Semaphore(entry.concurrency)
         self._key = key_of(name, entry)
-        self._headers = dict(headers or {})
         self._client: httpx.AsyncClient | None = None
         self._renames = False
 
@@ -135,7 +132,7 @@ class Endpoint:
             # The gateway is on this machine or network: no proxy of the environment.
             trust = not self.entry.url.startswith("http://")
             self._client = httpx.AsyncClient(
-                headers={"content-type": "application/json", **self._headers},
+                headers={"content-type": "application/json"},
                 limits=limits,
                 timeout=self.entry.timeout_s,
                 trust_env=trust,

@@ -18,8 +18,8 @@ from reefcommon.errors import Poison
 from reefcommon.ids import digest
 from reefcommon.recipe_context import Messages, ModelFailed, Reply
 from reefkit.jobs import metrics
-from reefkit.jobs.recipe_store import CallEnd, CallKey, RecipeStore
-from reefkit.recipes.budget import Budget, use_of
+from reefkit.jobs.recipe_store import CallEnd, CallKey, RecipeStore, Use
+from reefkit.recipes.budget import Budget
 from reefkit.recipes.endpoint import Answered, Endpoint, ModelAway, replies, scores
 
 T = TypeVar("T")
@@ -94,9 +94,7 @@ class ModelPool:
         outcome: str = "ok",
         returned: bool = False,
     ) -> None:
-        use = (
-            use_of(answered.prompt_tokens, answered.completion_tokens) if answered else use_of(0, 0)
-        )
+        use = Use(0, answered.prompt_tokens, answered.completion_tokens) if answered else Use()
         end = CallEnd(
             binding=request.binding,
             subject=request.subject,

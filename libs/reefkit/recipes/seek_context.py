@@ -18,7 +18,6 @@ from reefcommon.releases import ReleaseHeads
 from reefkit.jobs.model import UNFINISHED
 from reefkit.jobs.recipe_store import CallEnd, CallKey, Use
 from reefkit.jobs.unit_fates import UnitFate
-from reefkit.recipes.budget import use_of
 from reefkit.recipes.endpoint import tokens_used
 from reefkit.recipes.models import check_params
 from reefkit.recipes.proposals import Proposals
@@ -98,7 +97,7 @@ class SeekerContext(RecipeContext):
             choice = answer.body["choices"][0]
             message: Mapping[str, Any] = choice["message"]
             text, finish = str(message.get("content") or ""), choice.get("finish_reason")
-            use = use_of(*tokens_used(answer.body, len(str(body)), len(text)))
+            use = Use(0, *tokens_used(answer.body, len(str(body)), len(text)))
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ModelFailed(f"the answer to {key!r} cannot be read: {error!r}") from None
         await self.caller.on_host(self._end(counted, use))
