@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Damaged, ReefError, Slow, Unavailable
+from reefcommon.errors import Damaged, Poison, ReefError, Slow, Unavailable
 from reefcommon.events import Release
 from reefcommon.releases import base_weights
 from reefcommon.serving import WeightNode
@@ -49,6 +49,8 @@ class Upkeep:
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Configured scenarios that were refused: the nodes serve full weights of another one."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Adapters that no node can get, with the reason."""
     _left_out: bool = False
     _slow_since: dict[str, float] = field(default_factory=dict)
     _unannounced: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Upkeep:
         return {
             "nodes": lambda: {n.url: self.apart.get(n.url, "in rotation") for n in nodes},
             "scenarios": lambda: list(self.scenarios),
+            "lost": lambda: dict(self.lost),
         }
 
     async def _restore(self) -> None:
@@ -105,6 +108,8 @@ class Upkeep:
             if any(surplus(scenario, names, kept) for names in loaded.values()):
                 await self.runner.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
+        wanted = set[str]().union(*(resident(chain) for chain in chains.values()))
+        self.lost = {name: reason for name, reason in self.lost.items() if name in wanted}
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
         await self._announce()
@@ -190,9 +195,17 @@ class Upkeep:
 
     async def _load(self, node: WeightNode, head: Release, name: str, content: str) -> None:
         started = time.perf_counter()
-        if name == head.adapter:
+        if name == head.adapter and name not in self.lost:
             await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
-        path = await self.fleet.fetch(head.scenario, content)
+        try:
+            path = await self.fleet.fetch(head.scenario, content)
+        except Poison as error:  # no node is at fault, and other scenarios go on
+            reason = f"{error}: restore the artifact store, or roll {head.scenario} back"
+            if self.lost.get(name) != reason:
+                log.error("content_lost", adapter=name, reason=reason)
+            self.lost[name] = reason
+            return
+        self.lost.pop(name, None)
         await self.fleet.hold(node, NodeContents(base_weights(head), name, content), path)
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))

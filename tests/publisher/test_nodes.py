@@ -1,8 +1,10 @@
 """Serving nodes that lie, refuse, fall silent or come back while releases go on."""
 
 import asyncio
+import shutil
 
 import pytest
+from structlog.testing import capture_logs
 
 from reefcommon.errors import Slow, Transient, Unavailable
 from reefcommon.events import RollbackRequested, ServingSynced, utc_now
@@ -228,3 +230,38 @@ async def test_a_slow_node_stays_in_rotation_for_a_while(world: World) -> None:
     world.nodes[0].models = models  # type: ignore[method-assign]
     await upkeep.round()
     assert await upkeep.fleet.rotation.apart() == {}
+
+
+@pytest.mark.parametrize("lost", ["head", "older"])
+async def test_a_lost_content_costs_its_own_scenario_alone(world: World, lost: str) -> None:
+    """The engines are started anew, and the store has lost a content of one scenario."""
+    upkeep = await world.started()
+    mine = await world.publish(upkeep, "mine")
+    await upkeep.handlers.create("other")
+    others = []
+    for seed in "ab":
+        root = await world.head("other")
+        await upkeep.handlers.on_evaluated(evaluated("other", root.release_id, seed))
+        others.append(await world.head("other"))
+    gone, left = others if lost == "older" else reversed(others)
+    world.store.damaged.add(gone.content_id)
+    upkeep = world.process()
+    await upkeep.start()
+    shutil.rmtree(upkeep.fleet.staging)
+    for node in world.nodes:
+        node.adapters.clear()
+    with capture_logs() as logs:
+        for _ in range(3):
+            await upkeep.round()
+            assert await upkeep.fleet.rotation.apart() == {}
+    for node in world.nodes:
+        assert set(node.adapters) == {mine.adapter, left.adapter}
+    assert await upkeep.check() is None
+    [reason] = {row["reason"] for row in logs if row["event"] == "content_lost"}
+    assert gone.content_id in reason
+    assert list(upkeep.facts()["lost"]()) == [gone.adapter]
+    world.store.damaged.clear()
+    for _ in range(2):
+        await upkeep.round()
+    assert gone.adapter in world.nodes[0].adapters
+    assert upkeep.facts()["lost"]() == {}
