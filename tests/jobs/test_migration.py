@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 
+from reefcommon.errors import BadConfig
 from reefcommon.ids import candidate_id
 from reefkit.jobs import schema
 from reefkit.jobs.store import JobStore
@@ -209,3 +210,14 @@ def test_a_ledger_older_than_ages_is_taken_over(tmp_path):
     assert store.forget(KEY, 1 << 60, (), 0) == {"samples": 0, "jobs": 0}
     assert store.counts("samples", KEY) == {"refused": 1}
     store.close()
+
+
+def test_a_ledger_of_a_newer_reef_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    JobStore(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"pragma user_version = {schema.VERSION + 1}")
+    with pytest.raises(BadConfig, match=r"ledger.sqlite is of a newer Reef .*: install it again"):
+        JobStore(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("pragma user_version").fetchone() == (schema.VERSION + 1,)

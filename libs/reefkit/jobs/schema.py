@@ -9,6 +9,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from reefcommon import topics
+from reefcommon.errors import BadConfig
 from reefcommon.events import AnyUnit, Event, SampleReady, Signal
 from reefcommon.ids import candidate_id
 from reefcommon.topics import Topic
@@ -99,10 +100,14 @@ _HARNESS: dict[str, State] = {
 def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
     """Make the tables, or migrate an older ledger, in a single transaction.
 
-    `recipes`: names of the bound recipes by binding, for unsent refusals.
+    `recipes`: names of the bound recipes by binding, for unsent refusals. Raises BadConfig.
     """
     version = db.execute("pragma user_version").fetchone()[0]
-    if version >= VERSION:
+    if version > VERSION:
+        path = db.execute("pragma database_list").fetchone()[2]
+        remedy = "install it again, or start on another state directory"
+        raise BadConfig(f"{path} is of a newer Reef (version {version}, not {VERSION}): {remedy}")
+    if version == VERSION:
         return
     db.execute("begin immediate")
     try:
