@@ -4,13 +4,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.evaluator import Evaluator, Runner, Scored, ScoreFunction, Task, as_scored
 from reefcommon.recipe_context import Outcome, RunProgram
 from reefkit.jobs.faults import MAX_HANGING, BoundedCall, StepTimeout, place_of
 from reefkit.limited import Places
+
+T = TypeVar("T")
 
 
 class VerifierFailed(Poison):
@@ -32,7 +34,7 @@ class Verifier:
     limit_s: float = 120.0
     run: RunProgram | None = None
     runner: Runner | None = None
-    _call: BoundedCall[list[Scored]] = field(init=False)
+    _call: BoundedCall[Any] = field(init=False)
     _late: list[threading.Event] = field(default_factory=list)
     _places: Places = field(default_factory=lambda: Places(MAX_HANGING // 2))
 
@@ -67,16 +69,15 @@ class Verifier:
     async def _program(self, given: Any, answer: str) -> Outcome:
         if self.run is None:
             raise VerifierFailed(f"{self.name}: runner `program` needs a sandbox; there is none")
-        try:
-            program = self.evaluator.program(given, answer)
-        except Exception as error:  # its author's code
-            raise VerifierFailed(f"no program in an answer: {_said(error)}") from error
+        program = await self._bounded(
+            lambda: self.evaluator.program(given, answer), "no program in an answer"
+        )
         return await self.run(program, limits=self.evaluator.limits)
 
-    async def _bounded(self, work: Callable[[], list[Scored]]) -> list[Scored]:
+    async def _bounded(self, work: Callable[[], T], fault: str = "the verifier failed") -> T:
         ended = threading.Event()
 
-        def run() -> list[Scored]:
+        def run() -> T:
             try:
                 return work()
             finally:
@@ -89,14 +90,15 @@ class Verifier:
             if self._late:
                 raise VerifierFailed(f"{self.name}: a call of the verifier has not returned")
             try:
-                return await self._call(run)
+                result: T = await self._call(run)
+                return result
             except StepTimeout as error:
                 self._late.append(ended)
                 raise VerifierFailed(str(error)) from error
             except Unavailable:
                 raise
             except Exception as error:  # its author's code: a failure of it is never a score
-                raise VerifierFailed(f"the verifier failed: {_said(error)}") from error
+                raise VerifierFailed(f"{fault}: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -129,7 +129,7 @@ class Plans:
         if not implements(evaluator, "tasks"):
             return ()
         source = f"{recipe}: tasks({scenario!r})"
-        return _read(_called(source, self.limit_s, evaluator.tasks, scenario), source, source)
+        return _called(source, self.limit_s, lambda: evaluator.tasks(scenario), source)
 
     def _given(self, scenario: str) -> tuple[Task, ...]:
         given = self.config.evaluation.tasks_of(scenario)
@@ -139,8 +139,8 @@ class Plans:
         if given and given not in self._by_name:
             found = named_object("tasks", given)
             source = f"evaluation.tasks: {given}"
-            items = _called(source, self.limit_s, found) if callable(found) else found
-            self._by_name[given] = _read(items, source, "evaluation.tasks")
+            items = found if callable(found) else lambda: found
+            self._by_name[given] = _called(source, self.limit_s, items, "evaluation.tasks")
         return self._by_name.get(given, ())
 
     def _rule(self, chosen: ChosenPlan) -> Rule:
@@ -181,9 +181,12 @@ def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
-def _called(source: str, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+def _called(source: str, limit_s: float, items: Callable[[], Any], key: str) -> tuple[Task, ...]:
     try:
-        return called_within(limit_s, function, *arguments)
+        # Read in the same thread: a generator is its author's code too.
+        return called_within(limit_s, lambda: _read(items(), source, key))
+    except BadConfig:
+        raise
     except TimeoutError as error:
         raise BadConfig(f"{source}: {error or 'TimeoutError'}") from error
     except Exception as error:  # its author's code

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from reefcommon.errors import Poison
 from reefcommon.events import Release, SampleReady
-from reefcommon.harness.admission import Adapter, admit
+from reefcommon.harness.admission import MAX_MUTATIONS, Adapter, admit
 from reefcommon.harness.files import read_tree, write_tree
 from reefcommon.harness.text import value_objection
 from reefcommon.harness.tree import (
@@ -62,19 +63,18 @@ class HarnessExecutor(Executor):
         ctx = self.runtime.context(job.job_id, calls=self.step_calls)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise
         # the second time.
-        propose, limit_s = self.binding.recipe.propose, self.propose_timeout_s
+        recipe, limit_s = self.binding.recipe, self.propose_timeout_s
         try:
             asked = self.kit.store.asked_for(job.binding, job.job_id)
             async with self.runtime.ends.noted("propose", f"{job.job_id} {asked}"):
-                call = self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
-                proposed = await call
+                given_to = (recipe, ctx, base, samples, rejected)
+                mutations = await self.runtime.call(propose, *given_to, timeout_s=limit_s)
         except EndsHost as error:
             return Refused(str(error), {sample.event_id: str(error) for sample in samples})
         except StepBudgetSpent as error:
             spent, effects = f"budget: {error}", Effects(job.binding, job.job_id)
             dialogue_only = {"dialogue": ctx.dialogue()}
             return Produced(dialogue_only, reason=spent, end="finished", effects=effects)
-        mutations = tuple(proposed)
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
             raise Poison(f"{self.binding.dotted} proposed something that is not a Mutation")
         produced = await asyncio.to_thread(self._admitted, base, mutations, len(samples))
@@ -128,6 +128,11 @@ class HarnessExecutor(Executor):
             Rejection(mutations_of(job), job.reason, job.evaluation.tasks if job.evaluation else ())
             for job in jobs
         ]
+
+
+async def propose(recipe: HarnessRecipe, *given: Any) -> tuple[Mutation, ...]:
+    # On the recipe's thread: a generator is its code too, and may have no end.
+    return tuple(islice(await recipe.propose(*given), MAX_MUTATIONS + 1))
 
 
 def instruction(proposal: Mapping[str, Any]) -> SampleReady:

@@ -4,6 +4,7 @@ import concurrent.futures
 import itertools
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -95,6 +96,11 @@ def hangs() -> None:
     time.sleep(20)
 
 
+def hangs_later() -> Iterator[str]:
+    yield "a"
+    time.sleep(20)
+
+
 def never_ends() -> object:
     return map(str, itertools.count())
 
@@ -106,6 +112,7 @@ def never_ends() -> object:
         ("stops", "failed: RuntimeError: StopIteration"),
         ("is_cancelled", "failed: RuntimeError: .*CancelledError"),
         ("hangs", "no answer within 0.3 s"),
+        ("hangs_later", "no answer within 0.3 s"),
         ("never_ends", "200 tasks or more"),
     ],
 )

@@ -1,5 +1,6 @@
 """Proposals of people and agents: claimed once, oldest first, admitted and judged as a recipe's own."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -266,3 +267,26 @@ def test_h5_a_proposal_is_admitted_for_the_agent_that_judges_it():
     code = {"kind": "code_extension", "config": {"name": "x", "text": "export default 1;"}}
     with pytest.raises(Inadmissible, match="isolated"):
         admit((), (Mutation("create", "x", code),), found)
+
+
+@pytest.mark.parametrize("fault", [None, SystemExit(3)])
+async def test_a_lazy_proposal_is_read_on_the_recipes_own_thread(tmp_path, fault):
+    threads = []
+
+    def lazily():
+        threads.append(threading.current_thread())
+        if fault is not None:
+            raise fault
+        yield Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}})
+
+    class Lazy(Fails):
+        async def propose(self, ctx, tree, units, rejected):
+            return lazily()
+
+    binding = Binding("default", "tests:Lazy", Lazy(Knobs()))
+    worker, out = await begun(tmp_path, bindings=(binding,))
+    await fed(worker, 1)
+    await worker.turn(binding)
+    assert threads
+    assert threading.main_thread() not in threads
+    assert len(out.of(CandidateProposed)) == (fault is None)

@@ -177,3 +177,30 @@ async def test_a_hanging_decide_leaves_the_host_alive(tmp_path):
     await rig.arrive("c", first=2)
     assert rig.store.counts("samples", rig.key) == {"waiting": 3}
     let.set()
+
+
+@pytest.mark.parametrize("lazily", ["batch", "refused"])
+async def test_a_lazy_decision_is_read_beside_the_host_and_within_bounds(tmp_path, lazily):
+    """A generator is the recipe's code too: on the host's loop it would hold up all recipes."""
+    threads, ended = [], []
+
+    def endless(one):
+        try:
+            while len(threads) < 10_000:
+                threads.append(threading.current_thread())
+                yield one
+        finally:
+            ended.append(len(threads))
+
+    class Lazy(WordsRecipe):
+        def decide(self, waiting):
+            one = waiting[0] if lazily == "batch" else (waiting[0], "no", None)
+            return Decision(**{lazily: endless(one)}) if waiting else Decision()
+
+    rig = WordsRig(tmp_path, recipe=Lazy(Knobs()))
+    await rig.publish(5)
+    await rig.arrive("a", "b", "c")
+    with pytest.raises(Transient, match=r"cannot decide: ValueError: .* named twice"):
+        await rig.settle()
+    assert threading.main_thread() not in threads
+    assert max(ended) < 100

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reefcommon.evaluator import MAX_WORDS, BadScore, Evaluator, Scored, as_scored, as_task
+from reefcommon.recipe_context import Outcome
 from reefkit.verifier import Verifier, VerifierFailed
 
 TASK = as_task({"id": "t", "prompt": "p", "answer": "4"}, 0)
@@ -91,3 +92,28 @@ async def test_a_failing_judge_of_files_says_where(tmp_path: Path) -> None:
     assert await verifier.files(tmp_path) == Scored(2.5)
     with pytest.raises(VerifierFailed, match="no function scores"):
         await verifier.scores(TASK, ["a"])
+
+
+async def test_a_program_is_found_beside_the_loop_and_in_time() -> None:
+    hold, threads = threading.Event(), []
+
+    class Slow(Evaluator):
+        runner = "program"
+
+        def program(self, task: Any, answer: str) -> str:
+            threads.append(threading.current_thread())
+            if answer == "exit":
+                raise SystemExit(3)
+            hold.wait(10)
+            return answer
+
+    async def run(_program: str, **_: Any) -> Outcome:
+        raise AssertionError("there is no program")
+
+    verifier = Verifier("s", lambda *_: 1.0, Slow(), limit_s=0.2, run=run)
+    with pytest.raises(VerifierFailed, match=r"no program in an answer: .*SystemExit: 3"):
+        await verifier.scores(TASK, ["exit"])
+    with pytest.raises(VerifierFailed, match="takes longer than"):
+        await verifier.scores(TASK, ["slow"])
+    hold.set()
+    assert threading.main_thread() not in threads

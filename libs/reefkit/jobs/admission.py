@@ -1,6 +1,8 @@
 """The decision on waiting samples: the host's own rules, then the recipe's `decide`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from reefcommon.errors import Transient
 from reefcommon.events import Release, Unit
@@ -59,7 +61,7 @@ class Admission:
     # jobs, or settled unseen.
     async def _decide(self, offered: Samples, head: Release) -> Decision:
         async with self.ends.noted("decide"):
-            decision = await self.call(self.executor.decide, offered, head)
+            decision = await self.call(_decided, self.executor.decide, offered, head)
         chosen = [sample.event_id for sample in decision.batch]
         refused = [
             (sample.event_id, _reason(why), _lag(lag)) for sample, why, lag in decision.refused
@@ -98,6 +100,14 @@ class Admission:
         if len(found) == 1 and others and all([await fails((sample,)) for sample in others]):
             raise broken from error
         return [(sample, reason, None) for sample in found]
+
+
+def _decided(
+    decide: Callable[[Samples, Release], Decision], offered: Samples, head: Release
+) -> Decision:
+    # In the thread of the call: a generator is the recipe's code too, and may have no end.
+    decision, most = decide(offered, head), len(offered) + 1
+    return Decision(tuple(islice(decision.batch, most)), tuple(islice(decision.refused, most)))
 
 
 def _reason(given: object) -> str:
