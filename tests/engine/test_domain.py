@@ -120,6 +120,41 @@ def test_pieces_join_to_the_whole_text(data):
     assert "".join(detokenizer.push(byte) for byte in data) + detokenizer.flush() == decode(data)
 
 
+# Beginnings, middles and wrong bytes of characters of two to four bytes, alone and in one token.
+SCRAPS = [
+    b"a",
+    b"\x80",
+    b"\xff",
+    b"\xc3",
+    b"\xe2",
+    b"\x82",
+    b"\xf0",
+    b"\x9f",
+    b"\x98",
+    b"\x80\xff",
+    b"\x9f\x98",
+]
+
+
+@given(st.lists(st.sampled_from(SCRAPS), max_size=80))
+def test_scraps_of_characters_are_shown_in_time_and_join_to_the_whole(scraps):
+    lengths = []
+
+    def decode(ids):
+        lengths.append(len(ids))
+        return b"".join(ids).decode("utf-8", errors="replace")
+
+    detokenizer = Detokenizer(decode)
+    assert "".join(map(detokenizer.push, scraps)) + detokenizer.flush() == decode(scraps)
+    assert max(lengths[:-1], default=0) <= 64
+
+
+def test_a_character_that_never_ends_is_shown_while_it_comes():
+    detokenizer = Detokenizer(lambda ids: bytes(ids).decode("utf-8", errors="replace"))
+    shown = [detokenizer.push(0x80) for _ in range(200)]
+    assert sum(map(len, shown)) > 180
+
+
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_spaces_between_tokens_stay_with_a_decoder_that_drops_the_first(ids):
     """SentencePiece's decoders do so; id 5 is a special token, without a text."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MOST_OPEN = 16
 
 
 @dataclass(slots=True)
@@ -20,7 +21,17 @@ class Detokenizer:
         """The text that is certain after this token; empty inside a character."""
         self._open.append(token_id)
         text = self._text()
-        return "" if text.endswith(REPLACEMENT) else self._take(text)
+        if not text.endswith(REPLACEMENT):
+            return self._take(text)
+        if len(self._open) < MOST_OPEN:
+            return ""
+        # No character is so long: of these only the last three tokens may be the beginning of one.
+        # Decoding all that are open for each token takes seconds for some thousand.
+        last, self._open = self._open[-3:], self._open[:-3]
+        settled = self._text()
+        shown = self._take(settled) if text.startswith(settled) else ""
+        self._open += last
+        return shown
 
     def flush(self) -> str:
         """The rest, an unfinished character, as replacement characters."""
