@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import ServiceSettings, SystemSettings
-from reefkit import kafka_uvloop
+from reefkit import kafka_sequences, kafka_uvloop
 from reefkit.bus import Bus, lags
 from reefkit.telemetry import METRICS_CONTENT_TYPE, set_up
 
@@ -146,6 +146,7 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
     """Serve until SIGTERM or SIGINT, then drain for at most `drain_s` seconds and exit with 0."""
     end_with_0_on_sigterm()
     kafka_uvloop.mend()
+    kafka_sequences.mend()
     uvicorn.run(
         app,
         host=host,

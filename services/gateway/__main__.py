@@ -10,7 +10,7 @@ import uvicorn
 
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
-from reefkit import kafka_uvloop, telemetry
+from reefkit import kafka_sequences, kafka_uvloop, telemetry
 from reefkit.ops import end_with_0_on_sigterm
 from services.gateway.app import SERVICE, Gateway, build
 from services.gateway.edge import allocation
@@ -94,6 +94,7 @@ def main() -> int:
     )
     end_with_0_on_sigterm()
     kafka_uvloop.mend()
+    kafka_sequences.mend()
     allocation.set_up()
     Server(config, gateway).run()
     return 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiokafka.protocol import admin, metadata, produce, transaction
 
+OUT_OF_ORDER, TOO_LARGE = 45, 10
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 _FRAME, _HEAD = struct.Struct(">i"), struct.Struct(">hhih")
 
@@ -24,6 +25,9 @@ class Door:
         self._keep = keep
         self.batches: list[tuple[str, int, int, int, int]] = []
         self.swallow = 0  # so many produce requests are taken, and their connection cut
+        self.refusals: list[int] = []  # error codes of the next batches
+        self.known: dict[tuple[int, str, int], int] = {}  # the next sequence that it takes
+        self._producers = 0
 
     async def serve(self) -> asyncio.Server:
         """Open it."""
@@ -42,7 +46,10 @@ class Door:
                         self.swallow -= 1
                         return
                 elif key == INIT_PRODUCER_ID:
-                    answer = transaction.InitProducerIdResponse_v0(0, 0, 1, 0).encode()
+                    self._producers += 1
+                    answer = transaction.InitProducerIdResponse_v0(
+                        0, 0, self._producers, 0
+                    ).encode()
                 else:
                     outside.write(_FRAME.pack(len(request)) + request)
                     answer = self._changed(key, version, (await _frame(inside))[4:])
@@ -69,18 +76,27 @@ class Door:
 
     def _produced(self, version: int, body: bytes) -> bytes:
         request: Any = getattr(produce, f"ProduceRequest_v{version}").decode(body)
-        if self._keep:
-            for topic, partitions in request.topics:
-                for partition, data in partitions:
-                    producer, _, sequence, count = struct.unpack_from(">qhii", data, 43)
-                    self.batches.append((topic, partition, producer, sequence, count))
         offsets = (0, -1, 0) if version >= 5 else (0, -1)
         topics = [
-            (topic, [(partition, 0, *offsets) for partition, _ in partitions])
-            for topic, partitions in request.topics
+            (topic, [(number, self._taken(topic, number, data), *offsets) for number, data in rows])
+            for topic, rows in request.topics
         ]
         answer: Any = getattr(produce, f"ProduceResponse_v{version}")(topics, 0)
         return bytes(answer.encode())
+
+    def _taken(self, topic: str, partition: int, data: bytes) -> int:
+        """The error code: a batch is refused if its numbers do not go on from those before."""
+        if not self._keep:
+            return 0
+        producer, _, sequence, count = struct.unpack_from(">qhii", data, 43)
+        self.batches.append((topic, partition, producer, sequence, count))
+        at = producer, topic, partition
+        if self.refusals:
+            return self.refusals.pop()
+        if sequence > self.known.get(at, 0):
+            return OUT_OF_ORDER
+        self.known[at] = sequence + count
+        return 0
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

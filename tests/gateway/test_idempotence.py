@@ -8,15 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiokafka.producer.sender import SendProduceReqHandler
 
 from reefcommon import topics
+from reefkit import kafka_sequences
 from reefkit.bodies import FilesystemBodies
 from reefkit.kafka_topics import ensure_topics
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.log import kafka
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.ports import NotDurable
-from tests.bench.idempotent import Door
+from tests.bench.idempotent import OUT_OF_ORDER, TOO_LARGE, Door
 
 pytestmark = pytest.mark.broker
 PRODUCER = 1
@@ -73,6 +75,36 @@ async def test_a_lost_acknowledgement_repeats_the_same_sequence(
         await log.append(event(0))
         await log.append(event(0))
     assert [row[3] for row in door.batches] == [0, *[1] * (lost + 1), 2]
+
+
+@pytest.fixture
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        SendProduceReqHandler, "do", SendProduceReqHandler.do
+    )  # put back at the end
+    kafka_sequences.mend()
+
+
+@pytest.mark.usefixtures("mended")
+@pytest.mark.parametrize("code", [OUT_OF_ORDER, TOO_LARGE, None])
+async def test_a_refused_batch_refuses_no_later_event(
+    kafka_bootstrap: str, tmp_path: Path, code: int | None
+) -> None:
+    """The broker forgets its producers (None), or a limit of its own refuses: the next has a new id."""
+    async with opened(kafka_bootstrap, tmp_path) as (door, log):
+        await asyncio.gather(log.append(event(0)), log.append(event(1)))
+        if code is None:
+            door.known.clear()
+        else:
+            door.refusals.append(code)
+        if code == TOO_LARGE:  # it goes again with a claim check
+            await log.append(event(0))
+        else:
+            with pytest.raises(NotDurable, match="OutOfOrderSequenceNumber"):
+                await log.append(event(0))
+        for number in range(3):
+            await log.append(event(number))
+        assert {row[2] for row in door.batches[-3:]} == {2}
 
 
 async def test_a_broker_that_never_answers_does_not_keep_it_from_stopping(

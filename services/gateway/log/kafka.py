@@ -47,12 +47,7 @@ class KafkaRecordLog:
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        bodies: FilesystemBodies,
-        *,
-        idempotence: bool,
-        ack_timeout_s: float,
+        self, bootstrap: str, bodies: FilesystemBodies, *, idempotence: bool, ack_timeout_s: float
     ) -> None:
         self._bootstrap = bootstrap
         self._bodies = bodies
