@@ -363,6 +363,65 @@ def test_results_follow_their_calls_at_once(given: list[Json], roles: list[str])
         assert found[0]["content"] == "no"
 
 
+def used(*names: str, text: str = "") -> Json:
+    blocks = [{"type": "tool_use", "id": name, "name": "x", "input": {}} for name in names]
+    said = [{"type": "text", "text": text}] if text else []
+    return {"role": "assistant", "content": [*said, *blocks]}
+
+
+def result(name: str, text: str = "") -> Json:
+    """The result of a call; an agent may remind the model of something beside it."""
+    blocks = [{"type": "tool_result", "tool_use_id": name, "content": name}]
+    said = [{"type": "text", "text": text}] if text else []
+    return {"role": "user", "content": [*blocks, *said]}
+
+
+@pytest.mark.parametrize(
+    ("given", "roles"),
+    [
+        ([used("a", "b", "c"), result("a", "note"), result("c"), result("b", "go on")],
+         ["assistant", "tool a", "tool c", "tool b", "user note", "user go on"]),
+        ([used("a", "b"), result("a"), {"role": "system", "content": "note"}, result("b")],
+         ["assistant", "tool a", "tool b", "user note"]),
+        ([used("a", "b"), result("a", "stopped"), used("c"), result("c")],
+         ["assistant", "tool a", "user stopped", "assistant", "tool c"]),
+    ],
+)  # fmt: skip
+def test_results_of_one_turn_may_come_in_several_messages(
+    given: list[Json], roles: list[str]
+) -> None:
+    found = chat_of(Messages(), messages=[USER, *given])["messages"][1:]
+    told = [
+        message["role"]
+        if message["role"] == "assistant"
+        else f"{message['role']} {message['content']}"
+        for message in found
+    ]
+    assert told == roles
+
+
+def test_an_answer_in_several_messages_is_one_answer() -> None:
+    """The vendor joins them, and a chat's results must follow the message of their calls."""
+    thoughts = {"type": "thinking", "thinking": "Hm", "signature": ""}
+    parts = [{"role": "assistant", "content": [thoughts]}, used(text="Both"), used("a"), used("b")]
+    given = [
+        USER,
+        *parts,
+        result("b"),
+        result("a"),
+        {"role": "assistant", "content": "Do"},
+        used(text="ne"),
+    ]
+    _, answer, first, second, begun = chat_of(Messages(), messages=given)["messages"]
+    assert (answer["reasoning"], answer["content"]) == ("Hm", "Both")
+    assert [each["id"] for each in answer["tool_calls"]] == ["a", "b"]
+    assert (first["content"], second["content"], begun["content"]) == ("b", "a", "Done")
+    alone = chat_of(Messages(), messages=[USER, used("a"), used("b"), result("a"), result("b")])
+    assert (
+        alone["messages"][1] == chat_of(Messages(), messages=[USER, used("a", "b")])["messages"][1]
+    )
+
+
 async def test_the_vendors_clients_read_thoughts_and_mixed_calls() -> None:
     deltas = [
         {"reasoning_content": "hm"},

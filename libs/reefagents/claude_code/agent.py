@@ -18,14 +18,10 @@ from reefcommon.harness.tree import Tree
 # Endpoint, key, model and network are the binding's; hooks, plugins and permissions run code.
 _SETTINGS = frozenset({"alwaysThinkingEnabled", "attribution", "language", "outputStyle"})
 # Every name by which the agent asks for a model: it has its own for small tasks and for helpers.
-_MODELS = (
-    "ANTHROPIC_MODEL",
-    "ANTHROPIC_SMALL_FAST_MODEL",
-    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
-    "ANTHROPIC_DEFAULT_SONNET_MODEL",
-    "ANTHROPIC_DEFAULT_OPUS_MODEL",
-    "CLAUDE_CODE_SUBAGENT_MODEL",
-)
+_MODELS = """
+ANTHROPIC_MODEL ANTHROPIC_SMALL_FAST_MODEL ANTHROPIC_DEFAULT_HAIKU_MODEL
+ANTHROPIC_DEFAULT_SONNET_MODEL ANTHROPIC_DEFAULT_OPUS_MODEL CLAUDE_CODE_SUBAGENT_MODEL
+"""
 _TOOLS = "Bash,Edit,Glob,Grep,NotebookEdit,Read,Skill,Task,TodoWrite,Write"
 
 
@@ -105,7 +101,7 @@ def _binding(place: Place) -> dict[str, Any]:
         "ANTHROPIC_BASE_URL": place.url,
         "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {text}" for name, text in headers.items()),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(tokens),
-        **dict.fromkeys(_MODELS, place.model),
+        **dict.fromkeys(_MODELS.split(), place.model),
     }
     return {"apiKeyHelper": "printenv REEF_TOKEN", "env": environment, "model": place.model}
 

@@ -21,16 +21,10 @@ _SETTINGS = frozenset(
 )
 
 # They reach the vendor's servers, or offer the model tools that need them.
-_OFF = (
-    "api_key_model_discovery",
-    "apps",
-    "image_generation",
-    "plugin_sharing",
-    "plugins",
-    "remote_plugin",
-    "skill_mcp_dependency_install",
-    "tool_suggest",
-)
+_OFF = """
+api_key_model_discovery apps image_generation plugin_sharing plugins remote_plugin
+skill_mcp_dependency_install tool_suggest
+"""
 
 
 class Codex(Agent):
@@ -114,7 +108,7 @@ def _binding(place: Place) -> dict[str, Any]:
         "analytics": {"enabled": False},
         "feedback": {"enabled": False},
         "agents": {"enabled": False},  # its helpers ask for models of the vendor's
-        "features": dict.fromkeys(_OFF, False),
+        "features": dict.fromkeys(_OFF.split(), False),
         "model_providers": {"reef": provider},
     }
 

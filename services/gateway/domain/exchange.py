@@ -31,14 +31,11 @@ HOT = frozenset({*INFERENCE, *dialects.PATHS, REPORT})
 LAST_PRIORITY = 100
 MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
-_SESSION_HEADERS = (
-    b"x-reef-tag-session",
-    b"session_id",
-    b"x-session-id",
-    b"x-session-affinity",
-    b"x-claude-code-session-id",
-    b"thread-id",  # Codex: a helper of a session has a thread of its own
-)
+# `thread-id` is Codex's: a helper of a session has a thread of its own.
+_SESSIONS = b"""
+x-reef-tag-session session_id x-session-id x-session-affinity x-claude-code-session-id thread-id
+"""
+_SESSION_HEADERS = tuple(_SESSIONS.split())
 _PROMPT_PREFIX = 64
 _TEXTS = "a string, a list of strings, or a list of token ids"
 _VISIBLE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # it goes back in a header

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError, invalid
 
-_REEF = (
-    b"x-reef-scenario",
-    b"x-reef-release-id",
-    b"x-reef-agent-record-id",
-    b"x-reef-capture",
-    b"x-reef-harness",
-    b"x-reef-session-end",
-)
-_ONCE = frozenset({b"authorization", b"x-api-key", *_REEF})
+_SINGLE = b"""
+authorization x-api-key x-reef-scenario x-reef-release-id x-reef-agent-record-id x-reef-capture
+x-reef-harness x-reef-session-end
+"""
+_ONCE = frozenset(_SINGLE.split())
 
 
 @dataclass(frozen=True, slots=True)

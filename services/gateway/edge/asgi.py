@@ -23,13 +23,7 @@ from services.gateway.domain.jsontext import paired
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
 from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
-from services.gateway.edge.dialects import (
-    DIALECTS,
-    TOKENIZE,
-    DialectOutlet,
-    Translation,
-    chat_path,
-)
+from services.gateway.edge.dialects import DIALECTS, TOKENIZE, DialectOutlet, Translation, chat_path
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
 from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch, refusal_of

@@ -6,15 +6,8 @@ from services.gateway.domain.dialects.legible import count_of
 from services.gateway.domain.dialects.thoughts import sealed
 
 # Parts of the vendor's usage that nothing here counts.
-_UNCOUNTED: Json = {
-    "cache_creation": None,
-    "cache_creation_input_tokens": 0,
-    "cache_read_input_tokens": 0,
-    "inference_geo": None,
-    "output_tokens_details": None,
-    "server_tool_use": None,
-    "service_tier": None,
-}
+_UNCOUNTED = "cache_creation inference_geo output_tokens_details server_tool_use service_tier"
+_NO_USAGE: Json = {**dict.fromkeys(_UNCOUNTED.split()), "cache_creation_input_tokens": 0}
 _REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -35,7 +28,7 @@ def usage_of(usage: object) -> Json:
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     cached = min(prompt, count_of(details, "cached_tokens"))
     counted = {"input_tokens": prompt - cached, "cache_read_input_tokens": cached}
-    return {**_UNCOUNTED, **counted, "output_tokens": completion}
+    return {**_NO_USAGE, **counted, "output_tokens": completion}
 
 
 def asks_thoughts(turn: Turn) -> bool:

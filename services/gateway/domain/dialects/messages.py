@@ -7,7 +7,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from services.gateway.domain.dialects.base import (
     Dialect,
@@ -32,6 +31,7 @@ from services.gateway.domain.dialects.message_blocks import (
     whole_use,
 )
 from services.gateway.domain.dialects.thoughts import FIELD, thoughts_of
+from services.gateway.domain.dialects.turns import answered, append, joined
 from services.gateway.domain.errors import invalid
 
 _SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")
@@ -105,8 +105,8 @@ def conversation(body: Json, spelling: Spelling) -> Json:
         raise invalid("messages", "'messages' must be a non-empty list of message objects.")
     for index, message in enumerate(given):
         for found in _messages(message, f"messages[{index}]", spelling):
-            _append(messages, found)
-    chat: Json = {"messages": [_joined(message) for message in messages]}
+            append(messages, found)
+    chat: Json = {"messages": answered([*map(joined, messages)])}
     last = chat["messages"][-1]
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
         # The beginning of the answer: the model goes on from its last character.
@@ -131,31 +131,6 @@ def _format(body: Json) -> Json | None:
     if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
         raise unsupported("output_config.format", "must be a json_schema with its schema")
     return {"name": "answer", "schema": form["schema"], "strict": True}
-
-
-def _append(messages: list[Json], message: Json) -> None:
-    # Many templates take a system text at the beginning alone: a later text is the user's.
-    if message["role"] != "system" or not messages:
-        messages.append(message)
-        return
-    last, part = messages[-1], {"type": "text", "text": message["content"]}
-    if last["role"] != "user":
-        messages.append({"role": "user", "content": message["content"]})
-    elif isinstance(last["content"], str):
-        first = {"type": "text", "text": last["content"]}
-        messages[-1] = _Texts(role="user", content=[first, part])
-    else:
-        last["content"].append(part)
-
-
-class _Texts(dict[str, Any]):
-    """A user's message that becomes one text when all of it is there."""
-
-
-def _joined(message: Json) -> Json:
-    if not isinstance(message, _Texts):
-        return message
-    return {"role": "user", "content": "\n\n".join(part["text"] for part in message["content"])}
 
 
 def _system(system: object) -> str:

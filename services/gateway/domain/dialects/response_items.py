@@ -7,17 +7,16 @@ from services.gateway.domain.dialects.legible import count_of
 from services.gateway.domain.dialects.thoughts import sealed
 
 PREFIX = "resp_"
+_UNSET = """
+instructions max_output_tokens max_tool_calls previous_response_id prompt_cache_key
+safety_identifier
+"""
 _ECHOED: Json = {
+    **dict.fromkeys(_UNSET.split()),
     "frequency_penalty": 0.0,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
     "presence_penalty": 0.0,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
     "store": True,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}},

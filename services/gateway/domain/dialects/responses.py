@@ -31,6 +31,7 @@ from services.gateway.domain.dialects.response_items import (
     spread,
 )
 from services.gateway.domain.dialects.thoughts import FIELD, thoughts_in
+from services.gateway.domain.dialects.turns import answered, go_on, joined
 from services.gateway.domain.errors import invalid
 
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier")
@@ -91,7 +92,7 @@ def messages_of(body: Json, spelling: Spelling) -> list[Json]:
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
         _add(messages, item, f"input[{index}]", spelling)
-    messages = _answered(_begun([*map(_joined, messages)], 1 if instructions else 0))
+    messages = answered(_begun([*map(joined, messages)], 1 if instructions else 0))
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
     return messages
@@ -108,27 +109,6 @@ def _begun(messages: list[Json], at: int) -> list[Json]:
     return [*messages[:at], {"role": "system", "content": text}, *messages[end:]]
 
 
-def _answered(messages: list[Json]) -> list[Json]:
-    # Results follow their calls at once in a chat; an agent may have said something in between.
-    found: list[Json] = []
-    waiting: list[Json] = []
-    open_ids: set[str | None] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            open_ids.discard(message["tool_call_id"])
-        elif open_ids and not message.get("tool_calls"):
-            waiting.append(message)
-            continue
-        else:
-            found += waiting
-            waiting, open_ids = [], {call.get("id") for call in message.get("tool_calls") or ()}
-        found.append(message)
-        if not open_ids:
-            found += waiting
-            waiting = []
-    return found + waiting
-
-
 def continued(record: Json, messages: list[Json]) -> list[Json]:
     """Return the messages that go on after a record. Its instructions are not carried over."""
     before = list(record["request"].get("messages") or ())
@@ -137,7 +117,7 @@ def continued(record: Json, messages: list[Json]) -> list[Json]:
     said = [choice.get("message") for choice in (record.get("response") or {}).get("choices") or ()]
     answers = [message for message in said[:1] if isinstance(message, dict)]
     system = messages[:1] if messages[0]["role"] == "system" else []
-    return [*system, *before, *_answered([*answers, *messages[len(system) :]])]
+    return [*system, *before, *answered([*answers, *messages[len(system) :]])]
 
 
 def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> None:
@@ -147,7 +127,7 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
             # A text after the thoughts or the calls of a turn is its text too.
             begun = last.get("tool_calls") or (FIELD in last and not last["content"])
             if said["role"] == "assistant" and begun:
-                _go_on(last, "content", said["content"])
+                go_on(last, "content", said["content"])
             else:
                 messages.append(said)
         case "function_call" | "custom_tool_call":
@@ -169,7 +149,7 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
                 messages.append({"role": "user", "content": pictures})
         case "reasoning":
             if thoughts := thoughts_in(item):
-                _go_on(_answer(messages), FIELD, thoughts)
+                go_on(_answer(messages), FIELD, thoughts)
         case other:
             raise unsupported(param, f"is an item {str(other)[:40]!r}, which is not supported here")
 
@@ -179,21 +159,6 @@ def _answer(messages: list[Json]) -> Json:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
-
-
-def _go_on(answer: Json, name: str, text: str) -> None:
-    # The pieces are joined at the end: a client may send thousands.
-    if isinstance(answer.get(name), list):
-        answer[name].append(text)
-    elif text:
-        answer[name] = [answer.get(name) or "", text]
-
-
-def _joined(message: Json) -> Json:
-    for name in ("content", FIELD) if message["role"] == "assistant" else ():
-        if isinstance(pieces := message.get(name), list):
-            message[name] = "".join(pieces)
-    return message
 
 
 def _call(item: Json, param: str, spelling: Spelling) -> Json:
