@@ -40,9 +40,11 @@ class Handlers:
 
     def on_release(self, news: ReleasePublished) -> None:
         """Route the next requests to a release that became the head."""
+        shown = {"scenario", "release_id", "adapter", "operation"}
         if self.table.publish(news.release):
-            shown = {"scenario", "release_id", "adapter", "operation"}
             log.info("release_routed", **news.release.model_dump(include=shown))
+        elif self.table.release(news.release.scenario, news.release.release_id) is None:
+            log.warning("release_of_another_chain", **news.release.model_dump(include=shown))
 
     async def on_report(self, report: Report, scenario: str, traceparent: str) -> str:
         """Keep a report; returns its id when it is durable. Raises ApiError, Unavailable."""

@@ -146,11 +146,8 @@ class Lifecycle:
             await self._drain()
             await cancel(tasks)
             await self._close()
-            log.info(
-                "gateway_stopped",
-                unacknowledged=outside.log.broker.waiting,
-                spooled=outside.log.spool.records,
-            )
+            left, spooled = outside.log.broker.waiting, outside.log.spool.records
+            log.info("gateway_stopped", unacknowledged=left, spooled=spooled)
 
     def _on_event(self, event: Event, new: bool) -> None:
         self.gateway.rejections.hear(event)
@@ -171,12 +168,8 @@ class Lifecycle:
         if leftovers:
             await asyncio.wait(leftovers, timeout=last - now())
         if stopping.cut or exchanges or leftovers:
-            log.warning(
-                "drain_deadline_passed",
-                requests=stopping.cut,
-                exchanges=exchanges,
-                records=len(leftovers),
-            )
+            left = {"requests": stopping.cut, "exchanges": exchanges, "records": len(leftovers)}
+            log.warning("drain_deadline_passed", **left)
         if not self.outside.log.direct:
             await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, last - now())))
 

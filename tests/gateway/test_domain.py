@@ -188,6 +188,22 @@ def test_routing_never_goes_back() -> None:
     assert table.release("t", "rel-s-1") is None
 
 
+def test_a_release_of_another_chain_is_no_head() -> None:
+    """As a forged event says it, or another installation on the same broker."""
+    table = HeadTable()
+    own = [
+        release("s", n, "a").model_copy(update={"parent_id": f"rel-s-{n - 1}"}) for n in range(4)
+    ]
+    table.settle(own[1::-1])
+    assert not table.publish(own[3].model_copy(update={"parent_id": "rel-t-2"}))
+    assert table.release("s", "rel-s-3") is None
+    forged = own[2].model_copy(update={"release_id": "forged"})
+    assert table.publish(forged), "it says that it is the next"
+    table.settle(own[2::-1])
+    assert table.head("s") == own[2]
+    assert table.publish(own[3])
+
+
 def test_recent_is_bounded() -> None:
     """The latest half of the limit is always there, more than the limit never."""
     recent = Recent(10)

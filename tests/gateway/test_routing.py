@@ -198,7 +198,7 @@ async def test_a_store_that_is_away_moves_no_session(
         raise Unavailable("away, as asked")
 
     canary.bench.heads.pending = away  # type: ignore[method-assign]
-    newer = canary.put(9, made.adapter, routing=made.contents["routing"])
+    newer = canary.put(3, made.adapter, routing=made.contents["routing"])
     kept = {i: (await canary.asked(x_reef_tag_session=f"s-{i}"))[0] for i in range(12)}
     assert kept == {i: OLD if was == OLD else newer.release_id for i, was in before.items()}
     status = (await canary.bench.http.get("/reef/status")).json()["services"]["gateway"]

@@ -68,8 +68,7 @@ class Scenarios:
         try:
             for scenario in await heads.scenarios():
                 try:
-                    for release in reversed(await heads.chain(scenario, limit=32)):
-                        table.publish(release)
+                    table.settle(await heads.chain(scenario, limit=32))
                 except Damaged as error:
                     # the others are served all the same
                     damaged[scenario] = str(error)

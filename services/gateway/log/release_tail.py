@@ -10,14 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.events import (
-    CandidateProposed,
-    Event,
-    Learning,
-    Publication,
-    ReleasePublished,
-    ReleaseRejected,
-)
+from reefcommon.events import CandidateProposed, Event, Learning, Publication, ReleasePublished
 from reefkit.bodies import FilesystemBodies, whole_value
 from reefkit.kafka_pace import pace
 from services.gateway.domain.log_event import log_event
@@ -37,12 +30,8 @@ STOP_TIMEOUT_S = 5.0
 
 
 def _asked_by(event: News) -> str:
-    candidate = ""
-    if isinstance(event, ReleasePublished):
-        candidate = event.release.candidate_id or ""
-    elif isinstance(event, ReleaseRejected):
-        candidate = event.candidate_id or ""
-    return event.command_id or candidate
+    about = event.release if isinstance(event, ReleasePublished) else event
+    return event.command_id or getattr(about, "candidate_id", None) or ""
 
 
 class ReleaseTail:
