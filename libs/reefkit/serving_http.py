@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from reefcommon.errors import Poison, Slow, Transient, Unavailable, said
-from reefcommon.serving import Answer, NodeWeights, NotOffered
+from reefcommon.serving import Answer, NodeWeights, NotOffered, WrongModel
 
 if TYPE_CHECKING:
     import aiohttp
@@ -94,8 +94,11 @@ class HttpServingNode:
                 raise Poison(f"{self.url} gave no prompt log-probabilities")
             later = zip(rows[1:], tokens[1:], strict=True)
             scores = [row[str(token)]["logprob"] for row, token in later]
-            if not all(map(isfinite, scores)):  # a TypeError for null
-                raise Poison(f"{self.url} gave log-probabilities that are not finite")
+            # A TypeError for null. Rounding in half precision may pass 0.
+            if not all(-inf < score < 0.1 for score in scores):
+                raise Poison(f"{self.url} gave numbers that are no log-probabilities")
+            if (answered := body.get("model", model)) != model:
+                raise WrongModel(f"{self.url}: {answered} answered instead of {model}")
             return scores
 
     async def pause(self, *, timeout_s: float) -> None:

@@ -1,6 +1,8 @@
 """What a serving node answers is not believed to be what it should be."""
 
 import asyncio
+import json
+import math
 from typing import Any
 
 import aiohttp
@@ -51,6 +53,33 @@ async def test_an_answer_of_another_kind_may_be_right_the_next_time(body: Any) -
         said.clear()
         assert await node.models() == {"reef": None}
         assert [one.text for one in await node.chat("reef", [])] == ["Hi"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"model": "other"}, "other answered instead of reef"),
+        ({"logprob": 0.7}, "are no log-probabilities"),
+        ({"logprob": math.nan}, "cannot be read"),
+        ({"tokens": 1}, "gave no prompt log-probabilities"),
+    ],
+)
+async def test_a_node_that_lies_to_the_evaluator_is_not_believed(
+    said: dict[str, Any], words: str
+) -> None:
+    row = {"2": {"logprob": said.get("logprob", -1.0)}}
+    body = {"model": said.get("model", "reef")}
+    body |= {"choices": [{"prompt_logprobs": [None, *[row] * (said.get("tokens", 2) - 1)]}]}
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=json.dumps(body).encode())
+
+    app = web.Application()
+    app.router.add_post("/{any:.*}", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        with pytest.raises((Transient, Poison), match=words):
+            await node.prompt_logprobs("reef", [1, 2])
 
 
 @pytest.mark.parametrize("body", [[], None, "no", {"tensors": [1], "world_size": "two"}])
