@@ -54,6 +54,8 @@ class HarnessExecutor(Executor):
         return self.binding.recipe.decide(waiting)
 
     async def run(self, job: Job, samples: Samples) -> Result:
+        if job.base_content:
+            await asyncio.to_thread(self.kit.serving_tree, job.base_content, job.scenario)
         base = await asyncio.to_thread(self._base, job)
         given = job.plan.get("proposal")
         if given is not None and "mutations" in given:

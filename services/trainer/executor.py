@@ -119,7 +119,7 @@ class WeightExecutor(Executor):
         start, kit = domain.start_of(job), self.kit
         adopt = start.adopt
         if adopt is not None and adopt != BASE_CONTENT_ID:
-            tree = await asyncio.to_thread(kit.trees.fetch, kit.artifacts, adopt, job.scenario)
+            tree = await asyncio.to_thread(kit.serving_tree, adopt, job.scenario)
             adopt = str(tree)
         with ExitStack() as stack:
             written = batch_file(kit.home / "batches", samples)

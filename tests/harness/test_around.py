@@ -133,3 +133,15 @@ async def test_a_proposal_that_hangs_costs_its_window_after_some_tries(tmp_path)
     assert refusal.sample_id == "smp-1"
     assert refusal.reason.startswith("the step failed 3 times; last: tests:Hanging: propose takes")
     assert [item.lineage.sample_ids for item in out.of(CandidateProposed)] == [("smp-2",)]
+
+
+async def test_a_head_whose_tree_is_lost_costs_no_sample(tmp_path):
+    out = Published()
+    worker = service(tmp_path, out)
+    lost = base_release().model_copy(update={"contents": {"harness": "harness-" + "0" * 32}})
+    await worker.handlers.on_publication(first(lost))
+    await fed(worker, 1, 2, 3)
+    for _ in range(8):
+        with pytest.raises(Unavailable, match="or roll default back"):
+            await worker.turn()
+    assert out.of(SampleRefused) == []

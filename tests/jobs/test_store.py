@@ -203,3 +203,13 @@ def test_a_unit_that_waits_is_parsed_once(store, monkeypatch):
     store.reopen(job, {"smp-0": "odd"})
     assert waiting(store) == [f"smp-{n}" for n in range(1, 20)]
     assert store.window(KEY, 2) == [sample(1), sample(2)]
+
+
+def test_the_head_of_the_start_is_the_head(store):
+    """A forged event may have been of a sequence that no release reaches."""
+    for number in (5, 999):
+        store.advance(release(number))
+    store.advance(release(6))
+    assert store.head("default") == release(999)
+    store.advance(release(6), is_head=True)
+    assert store.head("default") == release(6)

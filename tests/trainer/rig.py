@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reefcommon.artifacts import MANIFEST_NAME, Manifest
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import (
     CandidateProposed,
     Event,
@@ -110,6 +110,8 @@ class Shelf:
         (self.root / manifest.content_id / MANIFEST_NAME).write_text(manifest.model_dump_json())
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
+        if not (self.root / content_id).is_dir():
+            raise Poison(f"no content {content_id!r}")
         shutil.copytree(self.root / content_id, destination)
         return Manifest.model_validate_json((destination / MANIFEST_NAME).read_bytes())
 

@@ -96,6 +96,20 @@ async def test_a_foreign_release_is_adopted_from_the_store(rig, tmp_path):
     await other.stop()
 
 
+async def test_a_release_whose_content_is_lost_costs_no_sample(rig):
+    await rig.publish(6, "lora-" + "0" * 32)
+    await arrive(rig, 2, 3, load_id="run:6")
+    for _ in range(8):  # more than a failing recipe is allowed
+        with pytest.raises(Unavailable, match=r"restore the artifact store, or roll default back"):
+            await rig.settle()
+    assert rig.bus.refusals == []
+    await rig.publish(7)
+    await arrive(rig, 4, 5, load_id="run:7")
+    await rig.settle()
+    assert {refusal.reason for refusal in rig.bus.refusals} == {"stale"}
+    assert rig.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-4", "smp-5"]
+
+
 async def test_a_state_that_was_lost_costs_the_critic_and_not_the_actor(rig):
     """As with a new disk below the states: the actor is what serves, from the store."""
     await arrive(rig, 0, 1)

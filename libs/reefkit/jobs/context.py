@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from reefcommon.artifacts import ArtifactStore
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Evaluation, Release
 from reefcommon.recipe import Recipe
 from reefkit.artifacts.cache import FetchedTrees
@@ -45,6 +46,14 @@ class Kit:
     recipes: RecipeServices | None = None
     seekers: SeekServices | None = None
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def serving_tree(self, content: str, scenario: str) -> Path:
+        """Return the files of a content that serves. Blocks. Raises Unavailable."""
+        try:
+            return self.trees.fetch(self.artifacts, content, scenario)
+        except Poison as error:  # no sample is at fault
+            remedy = f"restore the artifact store, or roll {scenario} back"
+            raise Unavailable(f"{error}: {remedy}") from error
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
     """Take over the present heads before the release chain is read. Raises Unavailable."""
     for scenario in {loop.binding.scenario for loop in handlers.loops}:
         if (release := await heads.head(scenario)) is not None:
-            await asyncio.to_thread(handlers.store.advance, release)
+            await asyncio.to_thread(handlers.store.advance, release, is_head=True)
 
 
 async def take_over(store: JobStore, lease: RedisLease) -> None:

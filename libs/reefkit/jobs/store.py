@@ -195,14 +195,14 @@ class JobStore(SignalStore, UnitFates, ProposalStore):
 
     # ------------------------------------------------------------------ heads
 
-    def advance(self, release: Release) -> None:
-        """Keep a release, if it is the newest of its scenario."""
+    def advance(self, release: Release, *, is_head: bool = False) -> None:
+        """Keep a release, if it is the newest of its scenario, or the head for certain."""
         with self._transaction() as db:
             db.execute(
                 "insert into heads values (?, ?, ?) on conflict (scenario) do update set"
                 " sequence = excluded.sequence, body = excluded.body"
-                " where excluded.sequence >= heads.sequence",
-                (release.scenario, release.sequence, release.model_dump_json()),
+                " where excluded.sequence >= heads.sequence or ?",
+                (release.scenario, release.sequence, release.model_dump_json(), is_head),
             )
 
     def head(self, scenario: str) -> Release | None:
