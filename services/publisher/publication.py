@@ -224,13 +224,8 @@ class WorkRunner:
         release = work.planned
         # If the heads were rebuilt from a log without this release, it is added again.
         await self.heads.advance(release)
-        await self.emit(
-            ReleasePublished,
-            release.release_id,
-            work.scenario,
-            release=release,
-            command_id=work.command_id,
-        )
+        said = {"release": release, "command_id": work.command_id}
+        await self.emit(ReleasePublished, release.release_id, work.scenario, **said)
         for node, duration_ms in work.nodes.items():
             await self.synced(release, node, duration_ms)
         await self.heads.drop_pending(work.scenario, release.release_id)

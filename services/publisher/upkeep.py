@@ -81,8 +81,10 @@ class Upkeep:
 
     async def _restore(self) -> None:
         await rebuild(self.release_log, self.heads)
+        known = await self.heads.scenarios()
         for scenario in self.scenarios:
-            await self.handlers.create(scenario)
+            if scenario not in known:
+                await self.handlers.create(scenario)
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def turn(self) -> None:
