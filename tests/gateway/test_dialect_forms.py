@@ -239,6 +239,25 @@ def test_a_call_that_was_cut_is_not_complete() -> None:
     assert streamed(MessageEvents, cut)[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cut"),
+    [('{"path": "a", "text": "The fi', True), ('{"path": "a",', True), ("{", True),
+     ("", False), ("{}", False), ('{"path" "a"', False), ("ls -l", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("reason", ["tool_calls", "stop"])
+def test_a_call_that_ends_in_the_middle_was_cut(arguments: str, cut: bool, reason: str) -> None:
+    """vLLM says `tool_calls` of a call that the limit of tokens cut off: a client would run it."""
+    chunks = [piece(tool_calls=[call(0, "write", arguments, "a")])]
+    told = (
+        streamed(MessageEvents, [*chunks, end(reason)])[-2]["delta"],
+        whole(Messages(), chunks, reason),
+    )
+    assert {each["stop_reason"] for each in told} == {"max_tokens" if cut else "tool_use"}
+    last = streamed(ResponseEvents, [*chunks, end(reason)])[-1]["response"]
+    assert last["status"] == ("incomplete" if cut else "completed")
+    assert whole(Responses(), chunks, reason)["status"] == last["status"]
+
+
 def test_tokens_of_a_cache_and_of_thoughts_are_counted_as_the_vendors_do() -> None:
     usage = {
         "prompt_tokens": 100,

@@ -5,21 +5,10 @@ from typing import Any
 
 import orjson
 
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    409: "conflict_error",
-    429: "rate_limit_error",
-    501: "invalid_request_error",
-}
-_CODES = {
-    400: "invalid_value",
-    404: "not_found",
-    413: "body_too_large",
-    422: "invalid_value",
-    429: "rate_limit_exceeded",
-    503: "overloaded",
-}
+_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error"}
+_TYPES |= {429: "rate_limit_error", 501: "invalid_request_error"}
+_CODES = {400: "invalid_value", 404: "not_found", 413: "body_too_large", 422: "invalid_value"}
+_CODES |= {429: "rate_limit_exceeded", 503: "overloaded"}
 
 
 @dataclass(eq=False)  # Python hashes exceptions

@@ -2,8 +2,11 @@
 
 # Pieces of a stream are joined as in the record.
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from pydantic_core import from_json
 
 from services.gateway.domain.deltas import joined
 from services.gateway.domain.dialects.base import Json, Turn, objects, read
@@ -25,6 +28,15 @@ class Call:
     def whole(self) -> bool:
         """Return whether the arguments are JSON to their end."""
         return read(self.arguments) is not None
+
+    @property
+    def cut(self) -> bool:
+        """Return whether the arguments end in the middle of their JSON."""
+        if self.whole or not self.arguments.startswith("{"):
+            return False
+        with suppress(ValueError):
+            return from_json(self.arguments, allow_partial="trailing-strings") is not None
+        return False
 
 
 class Growing:
@@ -104,10 +116,13 @@ def _call(turn: Turn, number: int, call: Json) -> Call:
 
 def reason_of(choice: Json, calls: list[Call]) -> tuple[str, str | None]:
     """Return length, content_filter, tool_calls or stop, and the sequence that stopped it."""
-    # Some providers say `stop` after calls, or `tool_calls` without any.
+    # Some providers say `stop` after calls, or `tool_calls` without any; vLLM says it of calls that
+    # its limit cut off, and a client would run them.
     reason, sequence = choice.get("finish_reason"), choice.get("stop_reason")
     if reason in ("length", "content_filter", "abort"):  # vLLM and SGLang: cut off by the node
         return "length" if reason == "abort" else str(reason), None
+    if any(call.cut for call in calls):
+        return "length", None
     # vLLM names the sequence that stopped it; a number there is a token id
     stopped = sequence if reason == "stop" and isinstance(sequence, str) else None
     return ("tool_calls", None) if calls else ("stop", stopped)

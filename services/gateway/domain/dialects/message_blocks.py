@@ -8,12 +8,8 @@ from services.gateway.domain.dialects.thoughts import sealed
 # Parts of the vendor's usage that nothing here counts.
 _UNCOUNTED = "cache_creation inference_geo output_tokens_details server_tool_use service_tier"
 _NO_USAGE: Json = {**dict.fromkeys(_UNCOUNTED.split()), "cache_creation_input_tokens": 0}
-_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "content_filter": "refusal",
-}
+_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+_REASONS |= {"tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 def head_of(turn: Turn) -> Json:

@@ -39,15 +39,9 @@ _PLAIN = {name: name for name in _SAME} | {"stop_sequences": "stop"}
 # An agent's own line in the system text that differs from request to request.
 _NOISE = re.compile(r"^x-anthropic-billing-header:")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
+_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
+_ERRORS |= {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+_ERRORS |= {503: "overloaded_error"}
 
 
 class Messages(Dialect):
