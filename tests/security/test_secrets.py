@@ -156,7 +156,7 @@ async def behind(engine_url: str) -> AsyncIterator[Edge]:
     ) as edge:
         for name in ("broken", "garbage", "torn", "echo"):
             head = edge.heads.chains[name][0].model_copy(update={"adapter": name, "sequence": 1})
-            edge.gateway.handlers.table.publish(head)
+            edge.gateway.handlers.table.settle([head])
         yield edge
     await engines.stop()
 
