@@ -92,3 +92,20 @@ async def test_what_redis_lost_is_taken_again_by_its_work(redis_url: str) -> Non
         assert await client.exists("reef:lease:k") == 0
         await client.flushdb()
         await store.stop()
+
+
+async def test_a_clock_that_was_ahead_keeps_no_key_unsure(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory would begin in an hour, and each key of a client would be unsure until then."""
+    store, real = RedisKeyStore(redis_url, ttl_s=60), time.time
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        await client.delete("reef:keys:since")
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    assert await store.since() > real() + 3000
+    monkeypatch.undo()
+    assert abs(await store.since() - real()) < 5
+    since = await store.since()
+    await asyncio.sleep(0.05)
+    assert await store.since() == since, "it goes on from there"
+    await store.stop()
