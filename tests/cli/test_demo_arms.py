@@ -96,6 +96,8 @@ def test_a_run_that_ends_at_its_limit_is_no_crash(monkeypatch, tmp_path, capsys)
     assert exit_code(model="tiny", state_dir=tmp_path / "none") == 1
     said = capsys.readouterr()
     assert "before the first release from training: 12 judged answers, 0 steps" in said.out
+    assert exit_code(model="tiny", permuted=True, as_json=True, state_dir=tmp_path / "none") == 0
+    assert json.loads(capsys.readouterr().out)["rewards_permuted"] is True
 
 
 def test_results_name_the_seekers_that_made_fewer_calls(monkeypatch, tmp_path, capsys):

@@ -137,14 +137,16 @@ def _tell(attempts: Sequence[Attempt], console: Console, *, several: bool, as_js
         console.print(results.table(results.summary(attempts)))
     elif last.shown:
         console.print(next_steps(last), markup=False, highlight=False, soft_wrap=True)
-    if as_json and (several or last.shown):
+    if as_json and (several or not last.failure):
         told = results.summary(attempts) if several else last.summary
         sys.stdout.write(json.dumps(told) + "\n")
 
 
 def _exit_code(attempts: Sequence[Attempt], *, several: bool) -> int:
     # A control arm is not meant to make a release.
-    return int(any(attempt.failure if several else not attempt.shown for attempt in attempts))
+    method = attempts[0].run.demonstration.arms[0]
+    ended = [several or one.shown or one.run.arm != method for one in attempts]
+    return int(any(one.failure for one in attempts) or not all(ended))
 
 
 def _named_model(factories: Factories, model: str | None) -> str:
