@@ -173,6 +173,9 @@ async def test_control_routes_say_what_is_wrong_with_a_body(bench: Bench) -> Non
         "error"
     ]
     assert unknown["param"] == "extra"
+    for path, field in (("reef/scenarios", "scenario"), ("reef/report", "references")):
+        missing = (await bench.http.post("/" + path, json={})).json()["error"]
+        assert (missing["message"], missing["param"]) == (f"The field {field!r} is missing.", field)
     for kind in ("records", "sessions", "samples", "steps", "rejections", "contract", "releases"):
         answer = await bench.http.get(f"/reef/scenarios/nope/{kind}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (

@@ -75,7 +75,7 @@ async def test_references_that_cannot_be(bench: Bench) -> None:
         assert answer.status_code == 400, references
         assert answer.json()["error"]["param"].startswith("references"), references
     empty = (await bench.report(score=1, references=[])).json()["error"]["message"]
-    assert empty == "'references': names no receipt."
+    assert empty == "The field 'references' names no receipt."
     assert len(bench.log.reports) == stored
 
 

@@ -110,7 +110,8 @@ def _invalid(error: RequestValidationError) -> ApiError:
         words = "The request body must be a JSON object with `content-type: application/json`."
         return invalid(None, words)
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
-    return invalid(path or None, f"{path or 'The request body'}: {first['msg']}")
+    gone, words = first["type"] == "missing", f"{path or 'The request body'}: {first['msg']}"
+    return invalid(path or None, f"The field {path!r} is missing." if gone else words)
 
 
 def _http(request: Request, error: HTTPException) -> ApiError:

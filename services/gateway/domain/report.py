@@ -110,7 +110,8 @@ def _refusal(error: ValidationError) -> ApiError:
     if first["type"] == "extra_forbidden":
         known = ", ".join(Report.model_fields)
         message = f"is not a field of a report; put it into 'metadata'. Fields: {known}"
-    return invalid(field, f"'{field}': {message}.")
+    about = f"The field '{field}'" if first["type"] in _WORDS else f"'{field}':"
+    return invalid(field, f"{about} {message}.")
 
 
 def check_known(position: int, reference: str, known: tuple[str, str], scenario: str) -> None:
