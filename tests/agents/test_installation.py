@@ -293,6 +293,17 @@ def test_folders_that_are_named_from_here_are_found_from_elsewhere(
     assert (machine.home / "agents/pi/plan.json").is_file()
 
 
+def test_an_update_stays_in_the_folders_of_its_installation(
+    machine: Machine, gateway: FakeGateway
+) -> None:
+    installed(machine, plan(FIRST, "r1", gateway), REEF_AGENTS="agents", REEF_BIN="bin")
+    gateway.answers["/reef/harness/plan"] = plan(SECOND, "r2", gateway)
+    done = machine.run(str(machine.home / "bin/reef-pi"), "update")
+    assert "is updated from r1" in done.stderr
+    assert json.loads((machine.home / "agents/pi/plan.json").read_text())["release"] == "r2"
+    assert not (machine.home / ".local").exists()
+
+
 def test_a_program_that_is_gone_is_fetched_again(machine: Machine, gateway: FakeGateway) -> None:
     installed(machine, plan(FIRST, "r1", gateway))
     assert "--include=optional --global=false" in machine.npm_calls[0]

@@ -288,6 +288,7 @@ function wrapper(root, plan) {
     mark,
     `node=${quoted(process.execPath)}`,
     '[ -x "$node" ] || node=node # Node was updated, and is elsewhere now',
+    `export REEF_BIN=${quoted(binOf())} # an update stays here`,
     `exec "$node" ${quoted(path.join(root, "reef-agent.mjs"))} "$@"`,
   ];
   write(file, `${lines.join("\n")}\n`, 0o755);
@@ -413,6 +414,7 @@ function changesOf(plan, next) {
 
 async function update(root, plan, known) {
   const next = known ?? (await planned(root, plan, 30_000));
+  process.env.REEF_AGENTS = path.dirname(root); // whatever the shell names
   // The gateway may know itself by another name: the one that was installed from reaches it.
   install({ ...next, url: plan.url });
 }
