@@ -40,7 +40,7 @@ def test_releases_in_a_pipe_are_plain_columns_and_as_json_the_gateways_own_rows(
     gateway: FakeGateway,
 ) -> None:
     lines = [line.split("\t") for line in reef("releases", "default", "--limit", "7").splitlines()]
-    assert lines[0] == ["release", "", "operation", "kind", "when", "evidence", "parent"]
+    assert lines[0] == ["release", "state", "operation", "kind", "when", "evidence", "parent"]
     assert lines[1][:4] == ["rel-2", "serving", "training", "lora"]
     assert lines[1][5:] == ["0.912 against 0.500", "rel-1"]
     assert gateway.asked[-1][1] == "/reef/scenarios/default/releases?limit=7"

@@ -228,12 +228,13 @@ def test_a_verdict_is_shown_with_both_answers_of_each_task(gateway: FakeGateway)
     rejected = {
         "event_id": "e", "candidate_id": "cand-77", "command_id": None, "outcome": "rejected",
         "reason": "no", "at": "2026-01-01T00:00:00Z",
-        "evaluation": {"verdict": "reject", "policy": "p", "reason": "why", "candidate_score": 1.0,
+        "evaluation": {"verdict": "reject", "policy": "p", "reason": "p: why", "candidate_score": 1.0,
                        "head_score": 0.5, "wins": 1, "strength": "weak", "pairs": 12, "tasks": [task]},
     }  # fmt: skip
     gateway.answers["/reef/scenarios/default/rejections"] = (200, {"data": [rejected]})
     shown = reef("releases", "--evidence", "cand-7")
     assert "weak evidence, 12 pairs" in shown
+    assert "rule         p: why" in shown
     assert "greet: 1 against no answer" in shown
     assert "Hello" in shown
     assert "no release and no rejected candidate cand-8" in reef(

@@ -12,7 +12,7 @@ from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, Named, StateDir, Url
 from reefcli.output import ago, compared, counted, print_asked, print_json, print_story, print_table
 
-_COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
+_COLUMNS = ("release", "state", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
@@ -68,11 +68,10 @@ def releases(
     name = scenario or "default"
     if evidence_of is not None:
         _print_evidence(gateway, name, evidence_of, as_json=as_json)
-        return
-    if get is not None:
+    elif get is not None:
         _get(gateway, name, get, kind, to)
-        return
-    _print_chain(gateway, scenario, heads, limit, rejected=rejected, as_json=as_json)
+    else:
+        _print_chain(gateway, scenario, heads, limit, rejected=rejected, as_json=as_json)
 
 
 def _print_chain(
@@ -144,7 +143,8 @@ def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "verdict", f"there was no evaluation: {row.get('reason', '')}"
         return
     yield "verdict", f"{found.get('verdict', row.get('outcome', ''))}: {evidence(row)}"
-    yield "rule", f"{found.get('policy', '')}: {found.get('reason', row.get('reason', ''))}"
+    policy, reason = f"{found.get('policy', '')}: ", str(found.get("reason", row.get("reason", "")))
+    yield "rule", policy + reason.removeprefix(policy)
     for task in found.get("tasks") or ():
         yield "task", f"{task['task']}: {' against '.join(_scores(task))}"
         for side in ("candidate", "head"):
