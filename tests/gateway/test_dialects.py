@@ -11,7 +11,9 @@ import pytest
 from reefcommon.ids import shard_in
 from services.gateway.domain.dialects.base import Spelling, Turn
 from services.gateway.domain.dialects.growing import Call
+from services.gateway.domain.dialects.messages import Messages
 from services.gateway.domain.dialects.response_items import call_item
+from services.gateway.domain.errors import relayed
 
 from .conftest import Bench
 
@@ -157,6 +159,14 @@ async def test_errors_have_the_vendors_types(
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
     if status == 429:
         assert answer.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("words", ["maximum context length is 8 tokens", "another fault"])
+async def test_a_full_context_is_said_in_the_vendors_words(words: str) -> None:
+    error = relayed(400, {"message": words, "type": "BadRequestError", "code": 400})
+    told = Messages().error(400, error)["error"]
+    assert told["type"] == "invalid_request_error"
+    assert told["message"] == ("prompt is too long: " if "context" in words else "") + words
 
 
 @pytest.mark.parametrize("scenario", ["cut", "misfire"])

@@ -168,6 +168,9 @@ async def test_a_receipt_of_the_clients_own_is_taken_once_it_is_used(bench: Benc
     assert (await bench.report(score=1, references=["not-told"])).status_code == 202
 
 
+LONG = {"message": "This model's maximum context length is 8 tokens", "type": "BadRequestError"}
+
+
 @pytest.mark.parametrize(
     ("status", "said", "code", "words"),
     [
@@ -177,6 +180,9 @@ async def test_a_receipt_of_the_clients_own_is_taken_once_it_is_used(bench: Benc
         (429, {"message": "slow", "type": "rate_limit_error", "code": "rate"}, "rate", "slow"),
         (400, {"detail": [{"loc": ["body"]}]}, "invalid_value", "loc"),
         (500, {"message": "x", "type": "Gone", "code": 503}, "overloaded", "x"),
+        (400, LONG | {"code": 400}, "context_length_exceeded", "is 8 tokens"),
+        (400, LONG | {"code": "invalid_value"}, "context_length_exceeded", "is 8 tokens"),
+        (500, LONG, "upstream_failed", "is 8 tokens"),
     ],
 )
 def test_errors_of_upstreams_have_one_shape(

@@ -9,6 +9,9 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_e
 _TYPES |= {429: "rate_limit_error", 501: "invalid_request_error"}
 _CODES = {400: "invalid_value", 404: "not_found", 413: "body_too_large", 422: "invalid_value"}
 _CODES |= {429: "rate_limit_exceeded", 503: "overloaded"}
+# OpenAI's code, by which agents know that they have to shorten a conversation. vLLM and SGLang say
+# it in words alone.
+TOO_LONG = "context_length_exceeded"
 
 
 @dataclass(eq=False)  # Python hashes exceptions
@@ -65,6 +68,9 @@ def relayed(status: int, error: Any) -> dict[str, Any]:
         error = {"message": words}
     # engines put numbers and names of classes into these
     message, kind, code = error.get("message"), error.get("type"), error.get("code")
+    if status == 400 and isinstance(message, str) and "context length" in message:
+        code = TOO_LONG
+        error = {**error, "code": code}
     if isinstance(message, str) and str(kind).endswith("_error") and not isinstance(code, int):
         return {"code": None, "param": None, **error}
     if isinstance(code, int) and 400 <= code < 600:

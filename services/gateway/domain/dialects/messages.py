@@ -32,7 +32,7 @@ from services.gateway.domain.dialects.message_blocks import (
 )
 from services.gateway.domain.dialects.thoughts import FIELD, thoughts_of
 from services.gateway.domain.dialects.turns import answered, append, joined
-from services.gateway.domain.errors import invalid
+from services.gateway.domain.errors import TOO_LONG, invalid
 
 _SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")
 _PLAIN = {name: name for name in _SAME} | {"stop_sequences": "stop"}
@@ -74,7 +74,10 @@ class Messages(Dialect):
     def error(self, status: int, error: Json, /) -> Json:
         """Return an error of this API."""
         kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": error.get("message", "")}}
+        words = error.get("message", "")
+        if error.get("code") == TOO_LONG:  # this API has no code for it: agents know its words
+            words = f"prompt is too long: {words}"
+        return {"type": "error", "error": {"type": kind, "message": words}}
 
 
 class CountTokens(Messages):
