@@ -184,8 +184,9 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
     assert story["reports"][0]["feedback"] == "just right"
 
     said = {command: shell(command, serving) for command in others}
-    assert len(said) == 5, "records, releases, rollback, status, harness"
+    assert len(said) == 6, "records, releases, rollback, status, harness, its install line"
     assert any(receipt in text for text in said.values())
+    assert any(f"{serving.url}/reef/harness/install" in text for text in said.values())
     after = httpx.get(f"{serving.url}/reef/scenarios/default/releases").json()["data"]
     assert (after[0]["operation"], after[0]["content_id"]) == ("rollback", chain[1]["content_id"])
     shown = shell(f"{' '.join(REEF)} records show {receipt}", serving)
