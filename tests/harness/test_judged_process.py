@@ -54,7 +54,8 @@ async def test_signals_outlive_the_process_and_its_disk(own_kafka_bootstrap, red
     )
     await consumer.start()
     async with Judge() as judge:
-        entry = f"{{url: '{judge.url}', model: m, max_calls: 3}}"
+        # one call at a time: the first window is that of the first two samples
+        entry = f"{{url: '{judge.url}', model: m, max_calls: 3, concurrency: 1}}"
         config = f"reef:\n  recipe: {DOTTED}\nmodels:\n  judge: {entry}\n"
         (tmp_path / "serve.yaml").write_text(config)
         process = await started(tmp_path, own_kafka_bootstrap, port, redis_url)
