@@ -15,7 +15,7 @@ def test_late_files_are_told_as_if_imported_at_first(pytester: pytest.Pytester):
         test_4_passes="def test_passes(): pass",
     )
     words = ("-p", "tests.late_imports", "-n", "1", "--dist", "loadfile", "-m", "not e2e")
-    found = pytester.runpytest("-p", "no:cacheprovider", *words)
+    found = pytester.runpytest(*words)
     found.assert_outcomes(passed=2, failed=1, errors=1)
     assert found.ret == pytest.ExitCode.TESTS_FAILED
     found.stdout.fnmatch_lines(["*No module named 'nothing_of_this_name'*"])

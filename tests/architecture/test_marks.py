@@ -28,7 +28,7 @@ def test_an_unmarked_test_is_refused(pytester: pytest.Pytester, body, said):
         "@pytest.fixture\ndef kafka_bootstrap(): return 'nowhere'\n"
     )
     pytester.makepyfile(body)
-    found = pytester.runpytest("-p", "no:cacheprovider")
+    found = pytester.runpytest()
     assert found.parseoutcomes().keys() & {"errors", "failed"}
     found.stdout.fnmatch_lines([f"*{said}*"])
 
@@ -43,7 +43,7 @@ def test_a_marked_test_goes_through(pytester: pytest.Pytester):
         "@pytest.fixture\ndef redis_url(): return 'redis://nowhere'\n"
     )
     pytester.makepyfile("import pytest\n@pytest.mark.redis\ndef test_x(redis_url): pass")
-    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    pytester.runpytest().assert_outcomes(passed=1)
 
 
 def test_the_tests_of_the_whole_stack_lie_where_they_are_looked_for():
