@@ -1,26 +1,46 @@
-"""How long users wait while a recipe seeks on the same machine, beside how long they wait afterwards.
+"""How long users wait while a recipe seeks on the same machine, beside how long they wait before and afterwards.
 
     python -m tests.bench.seeker [--config recipes/ttt_discover/examples/row_pattern/serve.yaml] [--steps 8] [--clients 2] [--tokens 4]
 
 The whole stack, through the gateway. Users are clients that ask again as soon as they have their answer; the seeker's questions and the
-training have the whole rest of the machine. `with`: from the first question of the seeker until it is done; `without`: `--seconds` after.
+training have the whole rest of the machine.
+
+  before_s, after_s  users alone, for `--seconds` each: before the trainer is started, and once the search is done
+  with_s             from the first question of the seeker until it is done
+  ratio              of with_s to the mean of both: a machine that gets slower by the minute does not look like a seeker
 """
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
+import psutil
 
+from reefcommon.config import ServeConfig
 from tests.bench import harness
 from tests.bench.harness import Table, tell
 
 NAME = "seeker"
 WHAT = "users' latency while a recipe seeks and trains"
 CONFIG = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
+Wait = Awaitable[object]
+
+
+class Measured(NamedTuple):
+    """Seconds of every request of the users; the share of the CPU that other machines took, in each part."""
+
+    before: list[float]
+    beside: list[float]
+    after: list[float]
+    search_s: float
+    stolen: list[float]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,34 +75,56 @@ async def sought(http: httpx.AsyncClient, word: str) -> None:
         await asyncio.sleep(0.5)
 
 
-async def measure(url: str, options: argparse.Namespace) -> tuple[list[float], list[float], float]:
-    """Waits without and with the seeker, and the seconds of the search."""
-    found = []
-    async with httpx.AsyncClient(base_url=url, timeout=120) as http:
-        await sought(http, "seeking")
-        began = time.perf_counter()
-        for end in (sought(http, "done"), asyncio.sleep(options.seconds)):
-            ended = asyncio.Event()
-            users = [
-                asyncio.create_task(client(http, options.tokens, ended))
-                for _ in range(options.clients)
-            ]
-            await end
-            if not found:
+def stolen_s() -> float:
+    """Seconds of this machine's CPU that its host gave to others."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+async def users(http: httpx.AsyncClient, options: argparse.Namespace, end: Wait) -> list[float]:
+    """Waits of all users until `end` is over."""
+    ended = asyncio.Event()
+    clients = [
+        asyncio.create_task(client(http, options.tokens, ended)) for _ in range(options.clients)
+    ]
+    await end
+    ended.set()
+    return [wait for waits in await asyncio.gather(*clients) for wait in waits]
+
+
+async def measure(options: argparse.Namespace, told: ServeConfig, state: Path) -> Measured:
+    """Start the stack without its trainer, then whole; measure before, beside and after the search."""
+    from reefstack.embedded import Options, embedded_stack
+    from reefstack.plan import ROLES
+
+    found, stolen = [], []
+
+    async def during(http: httpx.AsyncClient, end: Wait) -> None:
+        began, before = time.perf_counter(), stolen_s()
+        found.append(await users(http, options, end))
+        share = (stolen_s() - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
+        stolen.append(share)
+
+    for roles in (frozenset(ROLES) - {"trainer"}, None):
+        async with (
+            embedded_stack(told, state, Options(only=roles, default_ports=False)) as stack,
+            httpx.AsyncClient(base_url=stack.urls["gateway"], timeout=120) as http,
+        ):
+            if roles is None:
+                await sought(http, "seeking")
+                began = time.perf_counter()
+                await during(http, sought(http, "done"))
                 search_s = time.perf_counter() - began
                 tell(f"the search took {search_s:.1f} s beside users")
-            ended.set()
-            found.append([wait for waits in await asyncio.gather(*users) for wait in waits])
-    beside, alone = found
-    return alone, beside, search_s
+            await during(http, asyncio.sleep(options.seconds))
+    before, beside, after = found
+    return Measured(before, beside, after, search_s, stolen)
 
 
 async def run(options: argparse.Namespace) -> Table:
-    """Start the stack, and measure beside the search and after it."""
+    """Measure, and compare the quantiles."""
     from reefcli.demo.variant import variant
     from reefcommon import config
     from reefcommon.demonstration import Arm
-    from reefstack.embedded import Options, embedded_stack
 
     if options.quick:
         options.steps, options.seconds = 1, 1.0
@@ -90,17 +132,30 @@ async def run(options: argparse.Namespace) -> Table:
         config.load(options.config), Arm("bench", knobs={"steps": options.steps}), {}, {}
     )
     with tempfile.TemporaryDirectory() as state:
-        async with embedded_stack(told, Path(state), Options(default_ports=False)) as stack:
-            alone, beside, search_s = await measure(stack.urls["gateway"], options)
+        found = await measure(options, told, Path(state))
     rows = []
     for share in (0.5, 0.9, 0.99):
-        without, with_ = (harness.quantile(waits, share) for waits in (alone, beside))
-        name = f"p{share * 100:.0f}"
-        ratio = with_ / without
-        rows.append({"quantile": name, "without_s": without, "with_s": with_, "ratio": ratio})
-    about = f"{len(alone)} requests without, {len(beside)} with; {options.steps} steps in {search_s:.1f} s"
+        before, beside, after = (
+            harness.quantile(waits, share) for waits in (found.before, found.beside, found.after)
+        )
+        ratio = 2 * beside / (before + after)
+        rows.append(
+            {
+                "quantile": f"p{share * 100:.0f}",
+                "before_s": before,
+                "with_s": beside,
+                "after_s": after,
+                "ratio": ratio,
+            }
+        )
+    about = (
+        f"{len(found.before)} requests before, {len(found.beside)} with, {len(found.after)} after;"
+        f" {options.steps} steps in {found.search_s:.1f} s"
+    )
+    shares = ", ".join(f"{share:.1%}" for share in found.stolen)
+    taken = f"the host of this machine gave {shares} of its CPU to others, in the three parts"
     title = f"seconds of a user's request of {options.tokens} tokens, {options.clients} clients"
-    return Table(NAME, title, rows, [about])
+    return Table(NAME, title, rows, [about, taken])
 
 
 if __name__ == "__main__":
