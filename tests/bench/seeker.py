@@ -1,22 +1,24 @@
-"""How long users wait while a recipe seeks on the same machine, beside how long they wait before and afterwards.
+"""How long users wait while a recipe seeks on the same machine, and how long in pauses of its process.
 
-    python -m tests.bench.seeker [--config recipes/ttt_discover/examples/row_pattern/serve.yaml] [--steps 8] [--clients 2] [--tokens 4]
+    python -m tests.bench.seeker [--config recipes/ttt_discover/examples/row_pattern/serve.yaml] [--steps 4] [--clients 2] [--tokens 4]
 
 The whole stack, through the gateway. Users are clients that ask again as soon as they have their answer; the seeker's questions and the
-training have the whole rest of the machine.
+training have the whole rest of the machine. While it seeks, the trainer's processes are stopped by a signal for `--pause` seconds of each
+two, so that both figures see the same releases and the same minutes of the machine: its host may give much of it to others.
 
-  before_s, after_s  users alone, for `--seconds` each: before the trainer is started, and once the search is done
-  with_s             from the first question of the seeker until it is done
-  ratio              of with_s to the mean of both: a machine that gets slower by the minute does not look like a seeker
+  with_s     requests that began while the trainer ran, from its first question until it is done
+  without_s  requests that began while it was stopped, from the third second on: questions under way are answered by then
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,38 +32,35 @@ from tests.bench.harness import Table, tell
 NAME = "seeker"
 WHAT = "users' latency while a recipe seeks and trains"
 CONFIG = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
-Wait = Awaitable[object]
+DRAINED_S = 2.0
 
 
 class Measured(NamedTuple):
-    """Seconds of every request of the users; the share of the CPU that other machines took, in each part."""
+    """Seconds of the users' requests, of the search without its pauses, and the share of the CPU that others had."""
 
-    before: list[float]
     beside: list[float]
-    after: list[float]
+    alone: list[float]
     search_s: float
-    stolen: list[float]
+    stolen: float
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
     parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--steps", type=int, default=8, help="steps of the search")
+    parser.add_argument("--steps", type=int, default=4, help="steps of the search")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=4, help="new tokens a user's request")
-    parser.add_argument("--seconds", type=float, default=40.0, help="users alone")
+    parser.add_argument("--pause", type=float, default=10.0, help="seconds of each pause")
 
 
-async def client(http: httpx.AsyncClient, tokens: int, until: asyncio.Event) -> list[float]:
-    """Seconds of every request of a user until the event."""
-    waits = []
+async def client(http: httpx.AsyncClient, tokens: int, asked: list[tuple[float, float]]) -> None:
+    """Ask for ever, and note the begin and the seconds of every request."""
     body = {"model": "reef", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": tokens}
-    while not until.is_set():
+    while True:
         started = time.perf_counter()
         answer = await http.post("/v1/chat/completions", json=body)
         answer.raise_for_status()
-        waits.append(time.perf_counter() - started)
-    return waits
+        asked.append((started, time.perf_counter() - started))
 
 
 async def sought(http: httpx.AsyncClient, word: str) -> None:
@@ -75,87 +74,103 @@ async def sought(http: httpx.AsyncClient, word: str) -> None:
         await asyncio.sleep(0.5)
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process and all that it has started, for the block."""
+    parent = psutil.Process(pid)
+    family = [parent, *parent.children(recursive=True)]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+
+async def measure(http: httpx.AsyncClient, trainer: int, options: argparse.Namespace) -> Measured:
+    """Let the users ask until the search is done, and stop it now and then."""
+    await sought(http, "seeking")
+    asked: list[tuple[float, float]] = []
+    done = asyncio.create_task(sought(http, "done"))
+    users = [
+        asyncio.create_task(client(http, options.tokens, asked)) for _ in range(options.clients)
+    ]
+    began, stolen, pauses = time.perf_counter(), stolen_s(), []
+    while not done.done():
+        await asyncio.wait(
+            [done, *users], timeout=options.pause, return_when=asyncio.FIRST_COMPLETED
+        )
+        if done.done() or any(user.done() for user in users):
+            break
+        with stopped(trainer):
+            at = time.perf_counter()
+            await asyncio.sleep(options.pause)
+            pauses.append((at, time.perf_counter()))
+    ended = time.perf_counter()
+    for user in users:
+        user.cancel()
+    for failure in await asyncio.gather(done, *users, return_exceptions=True):
+        if isinstance(failure, Exception):
+            raise failure
+    share = (stolen_s() - stolen) / (ended - began) / (os.cpu_count() or 1)
+
+    def paused(at: float) -> bool:
+        return any(begin <= at < end for begin, end in pauses)
+
+    def drained(at: float) -> bool:
+        return any(begin + min(DRAINED_S, options.pause / 2) <= at < end for begin, end in pauses)
+
+    return Measured(
+        [wait for at, wait in asked if not paused(at)],
+        [wait for at, wait in asked if drained(at)],
+        ended - began - sum(end - begin for begin, end in pauses),
+        share,
+    )
+
+
 def stolen_s() -> float:
     """Seconds of this machine's CPU that its host gave to others."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
-async def users(http: httpx.AsyncClient, options: argparse.Namespace, end: Wait) -> list[float]:
-    """Waits of all users until `end` is over."""
-    ended = asyncio.Event()
-    clients = [
-        asyncio.create_task(client(http, options.tokens, ended)) for _ in range(options.clients)
-    ]
-    await end
-    ended.set()
-    return [wait for waits in await asyncio.gather(*clients) for wait in waits]
-
-
-async def measure(options: argparse.Namespace, told: ServeConfig, state: Path) -> Measured:
-    """Start the stack without its trainer, then whole; measure before, beside and after the search."""
-    from reefstack.embedded import Options, embedded_stack
-    from reefstack.plan import ROLES
-
-    found, stolen = [], []
-
-    async def during(http: httpx.AsyncClient, end: Wait) -> None:
-        began, before = time.perf_counter(), stolen_s()
-        found.append(await users(http, options, end))
-        share = (stolen_s() - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
-        stolen.append(share)
-
-    for roles in (frozenset(ROLES) - {"trainer"}, None):
-        async with (
-            embedded_stack(told, state, Options(only=roles, default_ports=False)) as stack,
-            httpx.AsyncClient(base_url=stack.urls["gateway"], timeout=120) as http,
-        ):
-            if roles is None:
-                await sought(http, "seeking")
-                began = time.perf_counter()
-                await during(http, sought(http, "done"))
-                search_s = time.perf_counter() - began
-                tell(f"the search took {search_s:.1f} s beside users")
-            await during(http, asyncio.sleep(options.seconds))
-    before, beside, after = found
-    return Measured(before, beside, after, search_s, stolen)
-
-
 async def run(options: argparse.Namespace) -> Table:
-    """Measure, and compare the quantiles."""
+    """Start the stack, measure, and compare the quantiles."""
     from reefcli.demo.variant import variant
     from reefcommon import config
     from reefcommon.demonstration import Arm
+    from reefstack.embedded import Options, embedded_stack
 
     if options.quick:
-        options.steps, options.seconds = 1, 1.0
-    told = variant(
+        options.steps, options.pause = 1, 1.0
+    told: ServeConfig = variant(
         config.load(options.config), Arm("bench", knobs={"steps": options.steps}), {}, {}
     )
+    # A stopped trainer stays a member of its consumer groups.
+    given = Options(default_ports=False, env={"REEF_KAFKA_SESSION_TIMEOUT_MS": "60000"})
     with tempfile.TemporaryDirectory() as state:
-        found = await measure(options, told, Path(state))
+        async with (
+            embedded_stack(told, Path(state), given) as stack,
+            httpx.AsyncClient(base_url=stack.urls["gateway"], timeout=120) as http,
+        ):
+            record = stack.supervisor.children["trainer"].record
+            found = await measure(http, record.pid, options)
+    tell(f"the search took {found.search_s:.1f} s beside users")
     rows = []
     for share in (0.5, 0.9, 0.99):
-        before, beside, after = (
-            harness.quantile(waits, share) for waits in (found.before, found.beside, found.after)
-        )
-        ratio = 2 * beside / (before + after)
+        without, with_ = (harness.quantile(waits, share) for waits in (found.alone, found.beside))
+        name = f"p{share * 100:.0f}"
         rows.append(
-            {
-                "quantile": f"p{share * 100:.0f}",
-                "before_s": before,
-                "with_s": beside,
-                "after_s": after,
-                "ratio": ratio,
-            }
+            {"quantile": name, "without_s": without, "with_s": with_, "ratio": with_ / without}
         )
     about = (
-        f"{len(found.before)} requests before, {len(found.beside)} with, {len(found.after)} after;"
-        f" {options.steps} steps in {found.search_s:.1f} s"
+        f"{len(found.alone)} requests without, {len(found.beside)} with; {options.steps} steps in"
+        f" {found.search_s:.1f} s; the host gave {found.stolen:.1%} of the CPU to others"
     )
-    shares = ", ".join(f"{share:.1%}" for share in found.stolen)
-    taken = f"the host of this machine gave {shares} of its CPU to others, in the three parts"
     title = f"seconds of a user's request of {options.tokens} tokens, {options.clients} clients"
-    return Table(NAME, title, rows, [about, taken])
+    return Table(NAME, title, rows, [about])
 
 
 if __name__ == "__main__":
