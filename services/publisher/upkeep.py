@@ -200,15 +200,15 @@ class Upkeep:
         if name == head.adapter and name not in self.lost:
             await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
         try:
-            path = await self.fleet.fetch(head.scenario, content)
+            await node.load_adapter(name, str(await self.fleet.fetch(head.scenario, content)))
         except Poison as error:  # no node is at fault, and other scenarios go on
-            reason = f"{error}: restore the artifact store, or roll {head.scenario} back"
+            reason = f"{error}: mend what it names, or roll {head.scenario} back"
             if self.lost.get(name) != reason:
-                log.error("content_lost", adapter=name, reason=reason)
+                log.error("adapter_lost", adapter=name, reason=reason)
             self.lost[name] = reason
             return
         self.lost.pop(name, None)
-        await self.fleet.hold(node, NodeContents(base_weights(head), name, content), path)
+        await self.fleet.probe(node, NodeContents(base_weights(head), name, content))
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from reefcommon.errors import Slow, Transient, Unavailable
+from reefcommon.errors import Poison, Slow, Transient, Unavailable
 from reefcommon.events import RollbackRequested, ServingSynced, utc_now
 from tests.publisher.conftest import World
 from tests.publisher.fakes import evaluated
@@ -257,11 +257,53 @@ async def test_a_lost_content_costs_its_own_scenario_alone(world: World, lost: s
     for node in world.nodes:
         assert set(node.adapters) == {mine.adapter, left.adapter}
     assert await upkeep.check() is None
-    [reason] = {row["reason"] for row in logs if row["event"] == "content_lost"}
+    [reason] = {row["reason"] for row in logs if row["event"] == "adapter_lost"}
     assert gone.content_id in reason
     assert list(upkeep.facts()["lost"]()) == [gone.adapter]
     world.store.damaged.clear()
     for _ in range(2):
         await upkeep.round()
     assert gone.adapter in world.nodes[0].adapters
+    assert upkeep.facts()["lost"]() == {}
+
+
+async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> None:
+    """The nodes are started anew with a smaller rank than one scenario's adapter has."""
+    upkeep = await world.started()
+    heads = []
+    for name in ("large", "small", "smaller"):
+        await upkeep.handlers.create(name)
+        root = await world.head(name)
+        await upkeep.handlers.on_evaluated(evaluated(name, root.release_id))
+        heads.append(await world.head(name))
+    large, *others = (head.adapter for head in heads)
+    loads = [node.load_adapter for node in world.nodes]
+
+    def limited(load):
+        async def load_adapter(name: str, path: str) -> None:
+            if name == large:
+                raise Poison("refused /v1/load_lora_adapter with 400: the rank is 16, the limit 8")
+            await load(name, path)
+
+        return load_adapter
+
+    for node, load in zip(world.nodes, loads, strict=True):
+        node.adapters.clear()
+        node.load_adapter = limited(load)  # type: ignore[method-assign]
+    upkeep = world.process()
+    await upkeep.start()
+    for _ in range(3):
+        await upkeep.round()
+        assert await upkeep.fleet.rotation.apart() == {}
+    assert all(set(node.adapters) == set(others) for node in world.nodes)
+    assert await upkeep.check() is None
+    [(name, reason)] = upkeep.facts()["lost"]().items()
+    assert name == large
+    assert "the rank is 16" in reason
+    assert reason.endswith("or roll large back")
+    for node, load in zip(world.nodes, loads, strict=True):
+        node.load_adapter = load  # type: ignore[method-assign]
+    await upkeep.round()
+    assert all(large in node.adapters for node in world.nodes)
+    await upkeep.round()
     assert upkeep.facts()["lost"]() == {}
