@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +13,7 @@ from tests.publisher.conftest import World
 from tests.publisher.fakes import evaluated
 
 pytestmark = pytest.mark.redis
+Load = Callable[[str, str], Awaitable[None]]
 
 
 async def test_a_probe_that_reports_another_model(world: World) -> None:
@@ -279,7 +281,7 @@ async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> N
     large, *others = (head.adapter for head in heads)
     loads = [node.load_adapter for node in world.nodes]
 
-    def limited(load):
+    def limited(load: Load) -> Load:
         async def load_adapter(name: str, path: str) -> None:
             if name == large:
                 raise Poison("refused /v1/load_lora_adapter with 400: the rank is 16, the limit 8")
