@@ -2,7 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +14,7 @@ from tests.publisher.conftest import World
 from tests.publisher.fakes import evaluated
 
 pytestmark = pytest.mark.redis
-Load = Callable[[str, str], Awaitable[None]]
+Load = Callable[[str, str], Coroutine[Any, Any, None]]
 
 
 async def test_a_probe_that_reports_another_model(world: World) -> None:
