@@ -270,7 +270,9 @@ async def test_a_lost_content_costs_its_own_scenario_alone(world: World, lost: s
     assert upkeep.facts()["lost"]() == {}
 
 
-async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> None:
+async def test_a_refused_adapter_costs_its_own_scenario_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The nodes are started anew with a smaller rank than one scenario's adapter has."""
     upkeep = await world.started()
     heads = []
@@ -280,7 +282,6 @@ async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> N
         await upkeep.handlers.on_evaluated(evaluated(name, root.release_id))
         heads.append(await world.head(name))
     large, *others = (head.adapter for head in heads)
-    loads = [node.load_adapter for node in world.nodes]
 
     def limited(load: Load) -> Load:
         async def load_adapter(name: str, path: str) -> None:
@@ -290,9 +291,9 @@ async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> N
 
         return load_adapter
 
-    for node, load in zip(world.nodes, loads, strict=True):
+    for node in world.nodes:
         node.adapters.clear()
-        node.load_adapter = limited(load)  # type: ignore[method-assign]
+        monkeypatch.setattr(node, "load_adapter", limited(node.load_adapter))
     upkeep = world.process()
     await upkeep.start()
     for _ in range(3):
@@ -304,8 +305,7 @@ async def test_a_refused_adapter_costs_its_own_scenario_alone(world: World) -> N
     assert name == large
     assert "the rank is 16" in reason
     assert reason.endswith("or roll large back")
-    for node, load in zip(world.nodes, loads, strict=True):
-        node.load_adapter = load  # type: ignore[method-assign]
+    monkeypatch.undo()
     await upkeep.round()
     assert all(large in node.adapters for node in world.nodes)
     await upkeep.round()
