@@ -3,11 +3,11 @@
     python -m tests.bench.seeker [--config recipes/ttt_discover/examples/row_pattern/serve.yaml] [--steps 4] [--clients 2] [--tokens 4]
 
 The whole stack, through the gateway. Users are clients that ask again as soon as they have their answer; the seeker's questions and the
-training have the whole rest of the machine. While it seeks, the trainer's processes are stopped by a signal for `--pause` seconds of each
-two, so that both figures see the same releases and the same minutes of the machine: its host may give much of it to others.
+training have the whole rest of the machine. While it seeks, the trainer and the evaluator are stopped by a signal for `--pause` seconds,
+and run for as many in turn, so that both figures see the same releases and the same minutes of the machine: its host may give much of it to others.
 
-  with_s     requests that began while the trainer ran, from its first question until it is done
-  without_s  requests that began while it was stopped, from the third second on: questions under way are answered by then
+  with_s     requests that began while they ran, from its first question until it is done
+  without_s  requests that began while they were stopped, from the third second on: questions under way are answered by then
 """
 
 import argparse
@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,10 +75,10 @@ async def sought(http: httpx.AsyncClient, word: str) -> None:
 
 
 @contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Stop a process and all that it has started, for the block."""
-    parent = psutil.Process(pid)
-    family = [parent, *parent.children(recursive=True)]
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes and all that they have started, for the block."""
+    parents = [psutil.Process(pid) for pid in pids]
+    family = [one for parent in parents for one in (parent, *parent.children(recursive=True))]
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGSTOP)
@@ -90,7 +90,9 @@ def stopped(pid: int) -> Iterator[None]:
                 process.send_signal(signal.SIGCONT)
 
 
-async def measure(http: httpx.AsyncClient, trainer: int, options: argparse.Namespace) -> Measured:
+async def measure(
+    http: httpx.AsyncClient, seeking: Sequence[int], options: argparse.Namespace
+) -> Measured:
     """Let the users ask until the search is done, and stop it now and then."""
     await sought(http, "seeking")
     asked: list[tuple[float, float]] = []
@@ -105,7 +107,7 @@ async def measure(http: httpx.AsyncClient, trainer: int, options: argparse.Names
         )
         if done.done() or any(user.done() for user in users):
             break
-        with stopped(trainer):
+        with stopped(seeking):
             at = time.perf_counter()
             await asyncio.sleep(options.pause)
             pauses.append((at, time.perf_counter()))
@@ -155,8 +157,9 @@ async def run(options: argparse.Namespace) -> Table:
             embedded_stack(told, Path(state), given) as stack,
             httpx.AsyncClient(base_url=stack.urls["gateway"], timeout=120) as http,
         ):
-            record = stack.supervisor.children["trainer"].record
-            found = await measure(http, record.pid, options)
+            children = stack.supervisor.children
+            seeking = [children[name].record.pid for name in ("trainer", "evaluator")]
+            found = await measure(http, seeking, options)
     tell(f"the search took {found.search_s:.1f} s beside users")
     rows = []
     for share in (0.5, 0.9, 0.99):
