@@ -108,11 +108,11 @@ def holder_of(port: int) -> str:
     return ""
 
 
-def held_by_stranger(port: int, session: int) -> bool:
-    """Whether a process outside `session` listens on `port`. False if it cannot be seen."""
+def held_by_stranger(port: int, group: int) -> bool:
+    """Whether a process outside the process group listens on `port`. False if it cannot be seen."""
     for pid in _listeners(port):
         with contextlib.suppress(OSError):  # it has ended
-            if not pid or os.getsid(pid) != session:
+            if not pid or os.getpgid(pid) != group:
                 return True
     return False
 

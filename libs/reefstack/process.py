@@ -1,4 +1,4 @@
-"""A child of the stack: started in its own session, and ended with all its descendants."""
+"""A child of the stack: started in its own process group, and ended with all its descendants."""
 
 import asyncio
 import contextlib
@@ -25,6 +25,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 def _begin(niceness: int) -> None:
     # in the child, before exec: the kernel sends SIGTERM when the supervisor is gone
+    # a group, but no session: the kernel shares the CPU among sessions first, whatever the nice
+    # values of their programs (sched(7), "The autogroup feature")
+    os.setpgid(0, 0)
     os.nice(niceness)
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -32,7 +35,7 @@ def _begin(niceness: int) -> None:
 
 @dataclass(slots=True)
 class Child:
-    """A started program. Its process id is also its process group and session id."""
+    """A started program. Its process id is also its process group's."""
 
     spec: ProcessSpec
     process: asyncio.subprocess.Process
@@ -90,8 +93,7 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 stderr=log,
                 env=env,
                 cwd=spec.cwd,
-                start_new_session=True,
-                preexec_fn=partial(_begin, spec.niceness),  # two calls, which take no lock
+                preexec_fn=partial(_begin, spec.niceness),  # calls that take no lock
             )
         except OSError as error:
             reason = f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"

@@ -29,8 +29,9 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
 }
 # Without these no user has an answer. The work of the others lies in the log until they are back.
 _ANSWERS = ("gateway", ENGINE)
-# The others give way. At 5 Linux weighs them with 335 beside 1024, so that they still get a share.
-_GIVES_WAY = 5
+# The others give way, and who works on candidates more than who keeps experience current. Linux
+# weighs 5 with 335 and 10 with 110, beside 1024, so that all still get a share.
+_GIVES_WAY = {"experience": 5, "publisher": 5, "evaluator": 10, "trainer": 10, "harness": 10}
 
 
 def engine(site: Site, *, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:
@@ -66,7 +67,7 @@ def service(
         url=url,
         ports=(site.ports[name],),
         vital=name in _ANSWERS,
-        niceness=0 if name in _ANSWERS else _GIVES_WAY,
+        niceness=_GIVES_WAY.get(name, 0),
         ready_within_s=180.0,
         stop_within_s=20.0,
     )

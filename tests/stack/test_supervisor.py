@@ -111,6 +111,9 @@ async def test_each_starts_when_what_it_needs_is_ready_and_they_end_in_reverse(
         psutil.Process(supervisor.children[name].process.pid) for name in ("store", "service")
     )
     assert service.nice() == min(19, store.nice() + 5)
+    # in one session, without which the values count for little, and in groups of their own
+    assert {os.getsid(one.pid) for one in (store, service)} == {os.getsid(0)}
+    assert [os.getpgid(one.pid) for one in (store, service)] == [store.pid, service.pid]
     assert [e.name for e in events if e.kind == "ready"] == ["store", "broker", "topics", "service"]
     assert created == [["store", "broker"]]
     await supervisor.stop()
