@@ -1,1 +1,1 @@
-"""The parts of a service: bus, background work, artifacts, release heads, operations endpoint."""
+"""The parts of a service: frame, bus, job host, artifacts, release heads, operations endpoint."""

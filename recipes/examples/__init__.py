@@ -1,1 +1,1 @@
-"""Recipes outside of the trainer, on the topics alone."""
+"""Recipes outside of a host: on the topics alone, or over HTTP."""

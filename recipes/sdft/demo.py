@@ -59,7 +59,7 @@ def _tiny() -> Demonstration:
         "sdft",
         (Arm("sdft"), imitates),
         learnt_or_kept,
-        about="a Llama of 0.1 M parameters learns from demonstrations, and keeps what it knew",
+        about="a Llama of 0.1 M parameters learns from demonstrations; an older skill is told too",
         signal='1 if an answer is "Hello"; of the old skill, if it is the word that was wished for',
         kind=Kept,
         told=RARE,

@@ -1,4 +1,4 @@
-"""SDFT: the policy distils itself, reading a demonstration. Learns a skill, forgets little."""
+"""SDFT: the policy that has read a demonstration teaches the policy that has not."""
 
 #     y ~ p(. | x)                                   the student answers without the demonstration
 #     t_t = p_avg(. | x with a demonstration, y_<t)  the same model reads how it is done
@@ -16,7 +16,8 @@
 # expect      tiny model (tests/recipes/test_distillation_learning.py): 0.1 -> above 0.8; it forgets
 #             less than SFT on the same demonstrations (`python -m tests.methods.sdft`)
 #
-# Its answers are its own: it moves only as far as the demonstration moves it, and keeps the rest.
+# It learns on its own answers, so that it moves only as far as the demonstration moves them. At a
+# high rate it forgets all the same (docs/methods.md).
 # The step is in recipes/distillation/learner.py, the knobs in knobs.py.
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Reports, and releases that became the head.
 
-request --intake--> exchange --inference--> engine, record, answer     (inference.py: the hot path)
+request --intake--> exchange --inference--> engine, record, answer     (exchange/, the hot path)
 report  --on_report--> FeedbackReported, acknowledged, then 202
 release --on_release--> table of heads
 """

@@ -1,4 +1,4 @@
-"""The state machine of work. Each state is durable before the next step begins."""
+"""The states of a work on its way to a release. Each is durable before the next step begins."""
 
 # After a kill, work continues from the state that was saved last. Every step may run twice: a load
 # of a loaded adapter, an advance to a release of the chain and an event with the same id repeat.

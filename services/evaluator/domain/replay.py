@@ -1,4 +1,4 @@
-"""Judging by experience: does a candidate make held-out answers likelier that users scored high?"""
+"""Judging by experience: held-out answers with high scores should be likelier by a candidate."""
 
 # The advantage of a held-out sample is score - mean score. A side's score is the advantage times
 # the mean log-probability of the sampled tokens: `candidate > head` holds if the likelihood moved

@@ -1,1 +1,1 @@
-"""HTTP out: to the serving nodes, and to the experience service."""
+"""HTTP out: to the serving nodes, to providers, and to the experience service."""
