@@ -15,10 +15,10 @@ class Settings(EnvironmentSettings):
 
     model_path: Path
     """A Hugging Face model directory (see `reefstack.models.prepare`)."""
-    served_model_name: str = "reef"
+    served_model_name: str = Field("reef", description="Name under which the model is served.")
     host: str = "127.0.0.1"
-    """Loopback: the admin routes have no authentication of their own."""
-    port: int = Field(default=8901, ge=0, le=65535)
+    """Loopback: without `REEF_ENGINE_API_KEY` the admin routes ask for no token."""
+    port: int = Field(8901, ge=0, le=65535, description="Its own HTTP port; 0: any free one.")
     max_num_seqs: int = Field(32, ge=1, description="Choices that are generated at the same time.")
     max_model_len: int = Field(8192, ge=8)
     """Prompt plus completion, tokens. If it is not set, at most the model's own limit."""
@@ -34,8 +34,8 @@ class Settings(EnvironmentSettings):
     """Users count as present for this long after their last work."""
     text_timeout_s: float = Field(default=10.0, gt=0)
     """Longest time for the chat template and the tokenizer on one request."""
-    max_loras: int = Field(default=8, ge=1)
-    max_lora_rank: int = Field(default=64, ge=1)
+    max_loras: int = Field(8, ge=1, description="Adapters that may be loaded at the same time.")
+    max_lora_rank: int = Field(64, ge=1, description="Rank of an adapter; above it: refused.")
     api_key: SecretStr = SecretStr("")
     """Bearer token that every route but `/health` and `/metrics` asks for; empty: none."""
     seed: int | None = None
@@ -45,4 +45,4 @@ class Settings(EnvironmentSettings):
     """Longest wait for one step of a weight transfer (rendezvous, one tensor)."""
     torch_threads: int = Field(default=1, ge=1)
     """More than 1 is faster on an idle machine and many times slower on a busy machine."""
-    log_level: str = "INFO"
+    log_level: str = Field("INFO", description="Level of its log.")

@@ -37,10 +37,10 @@ class Settings(GatewaySection, OwnSettings):
     """spool size past which /readyz fails"""
     spool_ready_age_s: float = Field(600.0, gt=0)
     """age of the spool's oldest event past which /readyz fails"""
-    connect_timeout_s: float = Field(2.0, gt=0)
+    connect_timeout_s: float = Field(2.0, gt=0, description="longest wait to connect to a node")
     read_timeout_s: float = Field(600.0, gt=0)
     """longest silence of a serving node"""
-    command_timeout_s: float = Field(30.0, gt=0)
+    command_timeout_s: float = Field(30.0, gt=0, description="longest wait for a command; then 504")
     key_ttl_s: int = Field(24 * 3600, ge=60)
     """how long an idempotency key is kept"""
     key_lease_s: float = Field(30.0, gt=0)
