@@ -27,7 +27,7 @@ _REFUSED = {
     HELD_OUT: "held out, to judge candidates by", "stale": "of weights that are too old",
     "already_trained": "trained on before", "score_out_of_range": "with a score out of range",
 }  # fmt: skip
-_MODEL_ROUTES = ("/v1/", "/anthropic/")
+_MODEL_ROUTES = "/v1/"
 
 
 @dataclass(slots=True)
