@@ -30,8 +30,9 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
 # Without these no user has an answer. The work of the others lies in the log until they are back.
 _ANSWERS = ("gateway", ENGINE)
 # The others give way, and who works on candidates more than who keeps experience current. Linux
-# weighs 5 with 335 and 10 with 110, beside 1024, so that all still get a share.
-_GIVES_WAY = {"experience": 5, "publisher": 5, "evaluator": 10, "trainer": 10, "harness": 10}
+# weighs 5 with 335 and 10 with 110, beside 1024, so that all still get a share. The trainer's step
+# process adds its own 3 (`REEF_TRAINER_NICENESS`).
+_GIVES_WAY = {"experience": 5, "publisher": 5, "evaluator": 10, "trainer": 7, "harness": 10}
 
 
 def engine(site: Site, *, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:

@@ -14,7 +14,7 @@ class Settings(HostSettings):
     step_timeout_s: float = Field(3600.0, gt=0)
     """a step that takes longer is killed and tried again"""
     # Linux weighs nice 0 with 1024, 3 with 526, 10 with 110 and 13 with 56. `reef serve` starts the
-    # trainer at 10, so that a step, at 13, gets a twentieth of a core beside a busy process.
+    # trainer at 7, so that a step, at 10, gets a tenth of a core beside a busy process.
     niceness: int = Field(3, ge=0, le=19)
     """added to the trainer's nice value for the step processes: serving on the same machine goes
     first, and a step still gets its share"""
