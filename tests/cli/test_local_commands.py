@@ -1,6 +1,7 @@
 """Commands that need no gateway: recipes, topics, doctor, and what `reef serve` refuses before it starts anything."""
 
 import asyncio
+import contextlib
 import importlib
 import io
 import json
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from reefkit.kafka_topics import ensure_topics
 from reefkit.recipes.sandbox import KINDS
 from reefstack import seaweedfs, tansu
 from reefstack.embedded import Stack
+from reefstack.errors import CannotStart
 from reefstack.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -477,6 +480,34 @@ def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
         "reef: stopped before anything was started\n",
     )
     assert not (tmp_path / ".reef").exists()
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_serve_under_nohup_outlives_its_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ignored: bool
+) -> None:
+    @contextlib.asynccontextmanager
+    async def hangs_up(*_: object, **__: object) -> AsyncIterator[None]:
+        signal.raise_signal(signal.SIGHUP)  # the terminal is closed
+        await asyncio.sleep(0.1)
+        raise CannotStart("not stopped")
+        yield
+
+    monkeypatch.setattr("reefstack.embedded.embedded_stack", hangs_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        said = reef(
+            "serve",
+            "-c",
+            str(ROOT / "recipes/sao/examples/sao/serve.yaml"),
+            "--state-dir",
+            str(tmp_path),
+            code=1 if ignored else 0,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ("not stopped" in said) == ignored
+    assert ("Stopped. Everything is kept" in said) != ignored
 
 
 def test_on_a_terminal_recipes_are_blocks_under_their_dimensions(

@@ -99,11 +99,11 @@ async def _run(
     from reefstack.embedded import Options, embedded_stack
     from reefstack.settings import Settings
 
-    task, out = asyncio.current_task(), console()
+    task, out, loop = asyncio.current_task(), console(), asyncio.get_running_loop()
     assert task is not None
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup reef serve` outlives its terminal
+            loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
     # The services run as `python -m`: they find a recipe of one's own through PYTHONPATH.
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
     settings = Settings.load()
