@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from reefcommon.errors import BadConfig
 from reefcommon.meanings import meaning
 
+_DISCOVERED = re.compile(r"REEF_\w+_(SERVICE_(HOST|PORT)|PORT_\d+_|PORT=(tcp|udp|sctp)://)")
 _SERVICES = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher")
 
 
@@ -26,10 +28,18 @@ class EnvironmentSettings(BaseSettings):
     @classmethod
     def load(cls, **overrides: object) -> Self:
         """Read the settings from the environment. Raises BadConfig."""
+        _forget_discovered()
         try:
             return cls(**overrides)  # type: ignore[arg-type]
         except ValidationError as error:
             raise BadConfig(explain(error, prefix=prefix_of(cls))) from None
+
+
+def _forget_discovered() -> None:
+    # Kubernetes tells each container the services of its namespace: one that is called
+    # `reef-gateway` makes REEF_GATEWAY_PORT=tcp://10.0.0.11:8900 and seven more.
+    for name in [name for name in os.environ if _DISCOVERED.match(f"{name}={os.environ[name]}")]:
+        del os.environ[name]
 
 
 def prefix_of(settings: type[BaseSettings]) -> str:
@@ -115,6 +125,7 @@ class OwnSettings(EnvironmentSettings):
     @classmethod
     def load(cls, **overrides: object) -> Self:
         """Read the settings from the environment. Raises BadConfig, also for an unknown name."""
+        _forget_discovered()
         prefix = prefix_of(cls)
         known = {prefix + name.upper() for name in (*cls.model_fields, *cls.others)}
         if unknown := sorted({name for name in os.environ if name.startswith(prefix)} - known):

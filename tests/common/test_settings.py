@@ -5,7 +5,10 @@ import pytest
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
 from reefstack.settings import Settings as Stack
+from services.engine.settings import Settings as Engine
 from services.evaluator.settings import Settings as Evaluator
+from services.experience.settings import Settings as Experience
+from services.gateway.settings import Settings as Gateway
 from services.harness.settings import Settings as Harness
 from services.publisher.settings import Settings as Publisher
 from services.trainer.settings import Settings as Trainer
@@ -42,6 +45,32 @@ def test_a_mistake_is_named(settings: type[Trainer], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(prefix + "DRIAN_S", "3")
     with pytest.raises(BadConfig, match=f"unknown settings: {prefix}DRIAN_S; allowed: "):
         settings.load()
+
+
+@pytest.mark.parametrize("settings", [*SERVICES, Experience, Gateway, Engine, Stack])
+def test_kubernetes_words_on_a_service_are_no_settings(
+    settings: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container of a namespace has them, for a service that is called `reef-trainer`."""
+    prefix = str(settings.model_config.get("env_prefix"))
+    address = {
+        "SERVICE_HOST": "10.0.0.11",
+        "SERVICE_PORT": "8912",
+        "SERVICE_PORT_HTTP": "8912",
+        "PORT": "tcp://10.0.0.11:8912",
+        "PORT_8912_TCP": "tcp://10.0.0.11:8912",
+        "PORT_8912_TCP_PROTO": "tcp",
+        "PORT_8912_TCP_PORT": "8912",
+        "PORT_8912_TCP_ADDR": "10.0.0.11",
+    }
+    for name, value in address.items():
+        monkeypatch.setenv(prefix + name, value)
+    given = {"model_path": "."} if settings is Engine else {}
+    assert settings.load(**given) == settings(**given)
+    monkeypatch.setenv(prefix + "PORT", "700x")
+    if "port" in settings.model_fields:
+        with pytest.raises(BadConfig, match="700x"):
+            settings.load(**given)
 
 
 def test_a_supervisor_has_no_url_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
