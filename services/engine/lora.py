@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, int]]
 _PREFIX = "base_model.model."
 _REFUSED = (
     *("use_dora", "use_qalora", "alora_invocation_tokens", "modules_to_save", "fan_in_fan_out"),
-    *("bias", "lora_bias"),
+    *("bias", "lora_bias", "layer_replication"),
 )
 # Such an adapter is the difference to weights that its trainer put in place of the model's.
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -71,9 +71,8 @@ class LoraLayers:
         self._layers = {name: layer for name, layer in modules if isinstance(layer, nn.Linear)}
         self._hooks: list[RemovableHandle] = []
         # (out, in) of every module that an adapter may target.
-        self.shapes = {
-            name: (layer.out_features, layer.in_features) for name, layer in self._layers.items()
-        }
+        layers = self._layers.items()
+        self.shapes = {name: (layer.out_features, layer.in_features) for name, layer in layers}
 
     def use(self, groups: tuple[AdapterGroup, ...]) -> None:
         """Set the adapters of the forwards that follow."""
@@ -123,9 +122,8 @@ def load_adapter(name: str, path: Path, shapes: Shapes, max_rank: int) -> Adapte
     if not sides:
         raise AdapterError(f"adapter {name!r} holds no weights")
     deltas = {key: _delta(key, pair, config, shapes, max_rank) for key, pair in sides.items()}
-    return Adapter(
-        name=name, path=str(path), rank=max(d.down.shape[0] for d in deltas.values()), deltas=deltas
-    )
+    rank = max(delta.down.shape[0] for delta in deltas.values())
+    return Adapter(name=name, path=str(path), rank=rank, deltas=deltas)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -154,8 +152,7 @@ def _delta(
     if pair.keys() != {"A", "B"}:
         raise AdapterError(f"the adapter has only half of the LoRA pair of {module!r}")
     down, up = pair["A"], pair["B"]
-    rank = down.shape[0] if down.shape else 0
-    rows, columns = shapes[module]
+    (rows, columns), rank = shapes[module], down.shape[0] if down.shape else 0
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
         raise AdapterError(f"{module!r}: shapes {sizes} do not fit the layer ({rows} x {columns})")
@@ -168,16 +165,10 @@ def _delta(
 
 
 def _alpha(config: Mapping[str, Any], module: str, rank: int) -> float:
-    default = config.get("lora_alpha", rank)
     try:
-        return float(_for_module(config.get("alpha_pattern"), module, default))
+        # PEFT matches the keys of a pattern against the end of the module's name.
+        pairs = (config.get("alpha_pattern") or {}).items()
+        fit = (alpha for key, alpha in pairs if re.match(rf"(.*\.)?({key})$", module))
+        return float(next(fit, config.get("lora_alpha", rank)))
     except (TypeError, ValueError, AttributeError, re.error) as error:
         raise AdapterError(f"lora_alpha or alpha_pattern of the adapter: {error}") from error
-
-
-def _for_module(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    # PEFT matches the keys of a pattern against the end of the module's name.
-    for key, value in (pattern or {}).items():
-        if re.match(rf"(.*\.)?({key})$", module):
-            return value
-    return default

@@ -122,6 +122,7 @@ def test_unknown_names_and_paths_are_not_found(node, tmp_path):
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias"),
         ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+        ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
         ({"lora_alpha": None}, "lora_alpha"),
         ({"lora_alpha": "much"}, "lora_alpha"),
