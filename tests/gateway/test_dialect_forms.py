@@ -232,6 +232,21 @@ def test_reasons_of_an_end(
     assert (response["incomplete_details"] or {}).get("reason") == why
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])  # vLLM's, SGLang's
+@pytest.mark.parametrize("value", ["END", 2, None])
+def test_the_sequence_that_ended_an_answer_is_told(field: str, value: Any, stream: bool) -> None:
+    last = end("stop")
+    last["choices"][0][field] = value
+    if stream:
+        told = streamed(MessageEvents, [piece(content="a"), last])[-2]["delta"]
+    else:
+        choice = {"message": {"content": "a"}, "finish_reason": "stop", field: value}
+        told = Messages().answer(Turn({}, {}, False, "reef", Spelling()), {"choices": [choice]})
+    assert told["stop_sequence"] == (value if value == "END" else None)
+    assert told["stop_reason"] == ("stop_sequence" if value == "END" else "end_turn")
+
+
 def test_a_call_that_was_cut_is_not_complete() -> None:
     cut = [piece(tool_calls=[call(0, "write", '{"text": "a', "a")]), end("length")]
     (item,) = items(streamed(ResponseEvents, cut))

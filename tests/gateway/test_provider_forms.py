@@ -36,14 +36,15 @@ def test_a_choice_that_ends_twice_keeps_what_its_engine_stated():
     span = {"version": "v1", "start": 0, "end": 1}
     stream = Stream("chat.completions", ASKED)
     stream.feed(frame({"content": "Hi"}, token_ids=[1]))
-    ends = [{"stop_reason": "END", "weight_versions": [span]}, {}, {"weight_versions": None}]
+    stops = {"stop_reason": "END", "matched_stop": "END"}
+    ends = [{**stops, "weight_versions": [span]}, {}, {"weight_versions": None}]
     for end in ends:
         stream.feed(frame({}, finish_reason="stop", **end))
     (completion,) = stream.assembly.captured().completions
     assert completion["weight_versions"] == [span]
     answer = stream.assembly.answer()
     assert answer is not None
-    assert answer["choices"][0]["stop_reason"] == "END"
+    assert {name: answer["choices"][0][name] for name in stops} == stops
 
 
 def calls_of(*pieces: dict[str, Any]) -> list[tuple[str | None, str, str]]:

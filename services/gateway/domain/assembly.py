@@ -138,7 +138,7 @@ class Assembly:
         # Some providers end a choice twice, the second time without their statements.
         choice.spans = unary.spans_in(part.pop("weight_versions", None)) or choice.spans
         choice.finish_reason = reason if isinstance(reason, str) else None
-        kept = {"stop_reason", "content_filter_results"} & part.keys()
+        kept = {"stop_reason", "matched_stop", "content_filter_results"} & part.keys()
         choice.extra |= {name: part[name] for name in kept}
 
     def captured(self, *, estimate: bool = False) -> Captured:

@@ -118,11 +118,11 @@ def reason_of(choice: Json, calls: list[Call]) -> tuple[str, str | None]:
     """Return length, content_filter, tool_calls or stop, and the sequence that stopped it."""
     # Some providers say `stop` after calls, or `tool_calls` without any; vLLM says it of calls that
     # its limit cut off, and a client would run them.
-    reason, sequence = choice.get("finish_reason"), choice.get("stop_reason")
+    reason, stops = choice.get("finish_reason"), map(choice.get, ("stop_reason", "matched_stop"))
     if reason in ("length", "content_filter", "abort"):  # vLLM and SGLang: cut off by the node
         return "length" if reason == "abort" else str(reason), None
     if any(call.cut for call in calls):
         return "length", None
-    # vLLM names the sequence that stopped it; a number there is a token id
-    stopped = sequence if reason == "stop" and isinstance(sequence, str) else None
+    # vLLM and SGLang name the sequence that stopped it; a number there is a token id
+    stopped = next((stop for stop in stops if isinstance(stop, str) and reason == "stop"), None)
     return ("tool_calls", None) if calls else ("stop", stopped)
