@@ -43,7 +43,7 @@ async def test_a_message_is_a_chat_and_is_recorded_as_it(bench: Bench) -> None:
     answer = await messages(bench, system=system, stop_sequences=["END"], temperature=0.5)
     body = answer.json()
     receipt = answer.headers["x-reef-agent-record-id"]
-    assert body["content"] == [{"type": "text", "text": "Hello there friend", "citations": None}]
+    assert body["content"] == [{"type": "text", "text": "Hello there friend", "citations": []}]
     assert (body["stop_reason"], body["id"]) == ("end_turn", f"msg_{receipt}")
     assert (body["usage"]["input_tokens"], body["usage"]["output_tokens"]) == (3, 3)
     sent = bench.engine.requests[-1]

@@ -41,7 +41,7 @@ def thinking_block(turn: Turn, thoughts: str) -> Json:
 
 
 def text_block(text: str) -> Json:
-    return {"type": "text", "text": text, "citations": None}
+    return {"type": "text", "text": text, "citations": []}
 
 
 def use_block(call: Call, given: Json) -> Json:
