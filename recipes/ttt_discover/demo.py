@@ -20,7 +20,7 @@ _WIDTH = 36
 async def solution_of(gateway_url: str, release_id: str) -> dict[str, Any] | None:
     """Return the `solution.json` of a release of the default scenario; None without a solution."""
     path = f"/reef/scenarios/default/releases/{release_id}/contents/solution/solution.json"
-    async with httpx.AsyncClient(base_url=gateway_url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=gateway_url, timeout=60, trust_env=False) as http:
         answer = await http.get(path)
     if answer.status_code == httpx.codes.NOT_FOUND:
         return None

@@ -55,16 +55,12 @@ class Webhook:
 
     async def _post(self, body: dict[str, str]) -> str | None:
         # The address may hold a token: no message has it.
-        options: dict[str, Any] = {
-            "transport": self.transport,
-            "timeout": self.timeout_s,
-            "trust_env": False,
-        }
+        options: dict[str, Any] = {"transport": self.transport, "timeout": self.timeout_s}
         url = self.url.get_secret_value()
         try:
             async with (
                 asyncio.timeout(2 * self.timeout_s),
-                httpx.AsyncClient(**options) as client,
+                httpx.AsyncClient(trust_env=False, **options) as client,
                 client.stream("POST", url, json=body) as answer,
             ):
                 status = answer.status_code

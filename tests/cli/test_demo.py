@@ -300,3 +300,14 @@ def test_of_the_last_run_the_releases_count_alone():
     assert figures.take(proposed(2))
     assert not figures.take(proposed(2)), "a repeat"
     assert [number for number, _ in figures.comparing.values()] == [1]
+
+
+async def test_a_socks_proxy_of_the_shell_is_nothing_to_the_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """rembg 855: httpx refuses any client if `ALL_PROXY` speaks SOCKS."""
+    monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:9")
+    with pytest.raises(ValueError, match="Unknown scheme"):
+        httpx.AsyncClient()
+    async with stage(None).connected():
+        pass

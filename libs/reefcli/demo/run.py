@@ -187,7 +187,7 @@ class Demo:
 
     async def _sought(self, gateway_url: str) -> None:
         """Wait until the seekers are done and their last candidates have verdicts."""
-        async with httpx.AsyncClient(base_url=gateway_url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=gateway_url, timeout=60, trust_env=False) as http:
             quiet_s = 0
             while quiet_s < _QUIET_S:
                 await asyncio.sleep(1)
@@ -204,7 +204,7 @@ class Demo:
 
     async def _serving(self, gateway_url: str) -> None:
         """Wait until the newest release in the log is the release that serves."""
-        async with httpx.AsyncClient(base_url=gateway_url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=gateway_url, timeout=60, trust_env=False) as http:
             while True:
                 await self._released.wait()
                 heads = (await http.get("/reef/scenarios")).json()["data"]

@@ -37,11 +37,12 @@ class LiveStage:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        url = f"{self.gateway_url}/v1"
+        # No proxy of the shell: the gateway is on this machine.
+        asks = httpx.AsyncClient(base_url=self.gateway_url, timeout=120, trust_env=False)
+        url, key = f"{self.gateway_url}/v1", "not-needed"
         # No retries: a retry would hide a failed request.
-        client = openai.AsyncOpenAI(base_url=url, api_key="not-needed", max_retries=0, timeout=120)
-        async with client, httpx.AsyncClient(base_url=self.gateway_url, timeout=60) as http:
-            self._model, self._http = client, http
+        self._model = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=asks)
+        async with asks as self._http:
             yield
 
     @property

@@ -41,6 +41,7 @@ class Stage:
             base_url=f"{self.url}/v1",
             api_key="not-needed",
             max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
             default_headers={"x-reef-scenario": scenario},
         )
 
