@@ -38,11 +38,12 @@ class LiveStage:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         # No proxy of the shell: the gateway is on this machine.
-        asks = httpx.AsyncClient(base_url=self.gateway_url, timeout=120, trust_env=False)
+        asks = openai.DefaultAsyncHttpxClient(timeout=120, trust_env=False)
         url, key = f"{self.gateway_url}/v1", "not-needed"
         # No retries: a retry would hide a failed request.
         self._model = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=asks)
-        async with asks as self._http:
+        http = httpx.AsyncClient(base_url=self.gateway_url, timeout=60, trust_env=False)
+        async with self._model, http as self._http:
             yield
 
     @property
