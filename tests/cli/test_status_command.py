@@ -218,6 +218,6 @@ def test_an_authors_error_has_its_file_and_line(
     output = reef("status")
     assert f"mine:M\tdefault\tstopped\t1\t0\t\t{shown}\n" in output
     assert (
-        "scenario support: 95% name no session; 3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z, then `reef dlq list` has it"
+        "scenario support: 95% name no session; 3 reports waiting for records, the oldest until 2026-03-01T10:05:00Z, then `reef dlq list` has it"
         in output
     )

@@ -134,7 +134,7 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
         oldest = facts.get("oldest_parked_report") or {}
         until = f"{oldest['given_up_at'][:19]}Z, then `reef dlq list` has it" if oldest else ""
         end = f", the oldest until {until}" if until else ""
-        wrong.append(f"{counted(parked, 'report')} wait for their records{end}")
+        wrong.append(f"{counted(parked, 'report')} waiting for records{end}")
     return "not ready" if failures else "ready", lag or "0", "; ".join(wrong)
 
 
