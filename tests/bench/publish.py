@@ -198,7 +198,8 @@ def table(seen: Seen, model: str) -> Table:
             for b, e in mine
             if not any(b < row["served_at"] and e > row["judged_at"] for row in ways)
         ]
-        figures = {"releases": len(ways), "requests": len(mine), "failed": len(seen.failed)}
+        figures = {"releases": len(ways), "requests": len(mine), "in_swaps": len(during)}
+        figures["failed"] = len(seen.failed)  # in all parts
         p99, before = harness.quantile(during, 0.99), harness.quantile(others, 0.99)
         rows.append(
             {

@@ -88,43 +88,44 @@ async def whole_stack(state: Path, node: int, store: Any) -> AsyncIterator[Whole
         yield Whole(int(stack.urls["gateway"].rpartition(":")[2]), pids, start_s, os.getpid())
 
 
-async def ask_for(port: int, clients: int, seconds: float) -> list[float]:
-    """Exchanges of so many clients for so long, from a process of their own; latencies in seconds."""
+async def ask_for(port: int, clients: int, seconds: float) -> tuple[list[float], float]:
+    """Exchanges of so many clients for so long, from a process of their own: latencies, and the time they took."""
     code = "from tests.bench.stack import load; load()"
     words = ("-c", code, str(port), str(clients), str(seconds))
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, env=harness.environment(), cwd=harness.ROOT, stdout=PIPE
     )
     out, _ = await process.communicate()
-    latencies: list[float] = json.loads(out)
-    return latencies
+    latencies, taken = json.loads(out)
+    return latencies, taken
 
 
 def load() -> None:
-    """The process of the clients: port, how many, seconds. Prints the latencies."""
+    """The process of the clients: port, how many, seconds. Prints the latencies and the time."""
     port, clients, seconds = sys.argv[1:]
-    sys.stdout.write(json.dumps(asyncio.run(exchanges(int(port), int(clients), float(seconds)))))
+    found = asyncio.run(exchanges(int(port), int(clients), float(seconds)))
+    sys.stdout.write(json.dumps(found))
 
 
-async def exchanges(port: int, clients: int, seconds: float) -> list[float]:
+async def exchanges(port: int, clients: int, seconds: float) -> tuple[list[float], float]:
     """Ask for so long."""
     requests = traffic.Traffic("unary").requests(100)
     latencies: list[float] = []
-    end = time.monotonic() + seconds
+    began = time.monotonic()
+    end = began + seconds
 
     async def one(first: int) -> None:
         while time.monotonic() < end:
             await traffic.client(port, requests[first::clients], latencies)
 
     await asyncio.gather(*(one(n) for n in range(clients)))
-    return latencies
+    return latencies, time.monotonic() - began
 
 
 async def measured(whole: Whole, clients: int, seconds: float) -> Row:
     """One row, with the CPU of each program. What is left to do after the last answer is part of it."""
-    before, began = whole.cpu(), time.monotonic()
-    latencies = await ask_for(whole.port, clients, seconds)
-    taken = time.monotonic() - began
+    before = whole.cpu()
+    latencies, taken = await ask_for(whole.port, clients, seconds)
     await asyncio.sleep(SETTLED_S if seconds > 5 else 1)
     used = whole.cpu() - before
     parts = {name: 1000 * cpu / len(latencies) for name, cpu in used.items()}
