@@ -7,9 +7,11 @@ training have the whole rest of the machine. While it seeks, the trainer and the
 and run for as many in turn, so that both figures see the same releases and the same minutes of the machine: its host may give much of it to others.
 
   with_s     requests that began while they ran, from its first question until it is done
-  without_s  requests that began while they were stopped, from the third second on: questions under way are answered by then
+  without_s  requests that began and ended while they were stopped, from the third second on: questions under way are answered by then
 
-The second half of the table leaves out, on both sides, requests during which the host gave more than a twentieth of the CPU to others.
+The second half of the table leaves out, on both sides, requests during which the host gave more than a twentieth of the CPU to others. The
+host takes more from a machine that asks for more, so that this may leave out more of `with_s`, and of its tail: the parts that stay
+(`without`, `with`) stand beside those of all requests, and the first half is the figure.
 """
 
 import argparse
@@ -47,7 +49,7 @@ class Asked(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """All requests, those in which the host took nothing, seconds of the search without its pauses, and the host's share."""
+    """All requests, those in which the host took a twentieth at most, seconds of the search without its pauses, and the host's share."""
 
     all: Asked
     undisturbed: Asked
@@ -154,13 +156,14 @@ async def measure(
     def paused(at: float) -> bool:
         return any(begin <= at < end for begin, end in pauses)
 
-    def drained(at: float) -> bool:
-        return any(begin + min(DRAINED_S, options.pause / 2) <= at < end for begin, end in pauses)
+    def drained(at: float, until: float) -> bool:
+        wait = min(DRAINED_S, options.pause / 2)
+        return any(begin + wait <= at and until <= end for begin, end in pauses)
 
     def sides(requests: Sequence[tuple[float, float]]) -> Asked:
         return Asked(
             [wait for at, wait in requests if not paused(at)],
-            [wait for at, wait in requests if drained(at)],
+            [wait for at, wait in requests if drained(at, at + wait)],
         )
 
     calm = [(at, wait) for at, wait in asked if host.share(at, at + wait) <= UNDISTURBED]
@@ -199,7 +202,7 @@ async def run(options: argparse.Namespace) -> Table:
     rows = []
     for hours, waits in (("all", found.all), ("undisturbed", found.undisturbed)):
         if not (waits.alone and waits.beside):
-            continue  # no request without the host's share
+            continue  # none is left
         for share in (0.5, 0.9, 0.99):
             without, with_ = (harness.quantile(side, share) for side in (waits.alone, waits.beside))
             rows.append(
