@@ -257,7 +257,7 @@ def gateway_on(
 ) -> Gateway:
     """The gateway in front of the stub engine."""
     system = SystemSettings(engine_urls=engine_url, model_name="reef")
-    engines = HttpEngines(system.engines, connect_timeout_s=1.0, read_timeout_s=5.0)
+    engines = HttpEngines(system.engines, connect_timeout_s=20, read_timeout_s=20)
 
     def lifespan(made: Gateway) -> Any:
         @asynccontextmanager
