@@ -5,7 +5,7 @@ import base64
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -30,6 +30,7 @@ from services.gateway.ports import NotDurable
 MAX_FILES = 1000
 # Full weights are for a recipe beside the artifact store.
 Kinds = Literal["harness", "solution", "lora"]
+Metric = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
 _LORA = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -44,7 +45,7 @@ class NewCandidate(BaseModel):
     """the release that it was made from; absent: the head"""
     recipe: str = Field("", max_length=200, pattern=r"^[A-Za-z0-9_.:-]*$")
     """the name of the recipe that made it: its plan judges it"""
-    metrics: dict[str, FiniteFloat] = Field({}, max_length=100)
+    metrics: dict[Metric, FiniteFloat] = Field({}, max_length=100)
     reason: str = Field("", max_length=2000)
 
 
@@ -90,10 +91,8 @@ def candidate_routes(desk: Desk) -> APIRouter:
 
 
 async def _base(heads: ReleaseHeads, scenario: str, release_id: str | None) -> Release:
-    if release_id is None:
-        base = await heads.head(scenario)
-    else:
-        base = await heads.release(scenario, release_id)
+    asked = heads.head(scenario) if release_id is None else heads.release(scenario, release_id)
+    base = await asked
     if base is None:
         words = f"Scenario {scenario!r} has no release {(release_id or 'yet')[:80]!r}."
         raise ApiError(404, words, code="release_not_found", param="base_release_id")
