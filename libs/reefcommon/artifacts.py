@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 MANIFEST_NAME = "reef-manifest.json"
 _CONTENT_ID = re.compile(r"[a-z]+-[0-9a-f]{8,64}")
-_NEVER_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\\]|(?:/[^/]*){32}")  # or so deep
+_NEVER_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\\]")
 _PARTIAL_KEPT_S = 3600
 BASE_CONTENT_ID = "base"
 """The content of a scenario's first release: the base model as it is, no artifact."""
@@ -67,7 +67,7 @@ class ArtifactStore(Protocol):
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """Return a path inside a tree. Raises Poison: absolute, empty, deep, with `..` or controls."""
+    """Return a path inside a tree. Raises Poison if it is absolute, empty, has `..` or controls."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or _NEVER_IN_PATHS.search(name):
         raise Poison(f"not a path inside an artifact: {name!r}")

@@ -24,12 +24,11 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _begin(niceness: int) -> None:
-    # in the child, before exec: the kernel sends SIGTERM when the supervisor is gone
-    # a group, but no session: the kernel shares the CPU among sessions first, whatever the nice
-    # values of their programs (sched(7), "The autogroup feature")
+    # In the child, before exec. A group, but no session: the kernel shares the CPU among sessions
+    # first, whatever the nice values of their programs (sched(7), "The autogroup feature").
     os.setpgid(0, 0)
     os.nice(niceness)
-    if _libc is not None:
+    if _libc is not None:  # the kernel sends SIGTERM when the supervisor is gone
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 

@@ -482,19 +482,30 @@ def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / ".reef").exists()
 
 
-@pytest.mark.parametrize("ignored", [True, False])
-def test_serve_under_nohup_outlives_its_terminal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ignored: bool
+@pytest.mark.parametrize(
+    ("number", "ignored", "goes_on"),
+    [
+        (signal.SIGHUP, True, True),
+        (signal.SIGHUP, False, False),
+        (signal.SIGINT, True, False),  # as a shell's script starts its jobs
+    ],
+)
+def test_serve_under_nohup_outlives_its_terminal_and_else_stops(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: signal.Signals,
+    ignored: bool,
+    goes_on: bool,
 ) -> None:
     @contextlib.asynccontextmanager
     async def hangs_up(*_: object, **__: object) -> AsyncIterator[None]:
-        signal.raise_signal(signal.SIGHUP)  # the terminal is closed
+        signal.raise_signal(number)  # of SIGHUP: the terminal is closed
         await asyncio.sleep(0.1)
         raise CannotStart("not stopped")
         yield
 
     monkeypatch.setattr("reefstack.embedded.embedded_stack", hangs_up)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    before = signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         said = reef(
             "serve",
@@ -502,12 +513,12 @@ def test_serve_under_nohup_outlives_its_terminal(
             str(ROOT / "recipes/sao/examples/sao/serve.yaml"),
             "--state-dir",
             str(tmp_path),
-            code=1 if ignored else 0,
+            code=1 if goes_on else 0,
         )
     finally:
-        signal.signal(signal.SIGHUP, before)
-    assert ("not stopped" in said) == ignored
-    assert ("Stopped. Everything is kept" in said) != ignored
+        signal.signal(number, before)
+    assert ("not stopped" in said) == goes_on
+    assert ("Stopped. Everything is kept" in said) != goes_on
 
 
 def test_on_a_terminal_recipes_are_blocks_under_their_dimensions(

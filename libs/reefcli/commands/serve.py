@@ -102,7 +102,8 @@ async def _run(
     task, out, loop = asyncio.current_task(), console(), asyncio.get_running_loop()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup reef serve` outlives its terminal
+        # `nohup reef serve` outlives its terminal. A script's background job still hears SIGINT.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
     # The services run as `python -m`: they find a recipe of one's own through PYTHONPATH.
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))

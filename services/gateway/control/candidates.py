@@ -27,7 +27,8 @@ from services.gateway.domain.log_event import log_event
 from services.gateway.exchange.intake import traceparent_of
 from services.gateway.ports import NotDurable
 
-MAX_FILES = 1000
+# A folder is made for each slash. Trees that are stored already may be deeper.
+MAX_FILES, MAX_DEPTH, MAX_SLASHES = 1000, 32, 10_000
 # Full weights are for a recipe beside the artifact store.
 Kinds = Literal["harness", "solution", "lora"]
 Metric = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
@@ -64,8 +65,7 @@ def candidate_routes(desk: Desk) -> APIRouter:
         if (found := value_objection(body.reason)) is not None:
             raise invalid("reason", f"'reason' {found}.")
         base = await _base(heads, scenario, body.base_release_id)
-        adapter = _adapter(desk.scenarios.config, scenario)
-        lineage = Lineage(recipe=body.recipe)
+        adapter, lineage = _adapter(desk.scenarios.config, scenario), Lineage(recipe=body.recipe)
         content = await asyncio.to_thread(_stored, store, scenario, body, lineage, adapter)
         event = CandidateProposed(
             # The same files on the same base are the same candidate.
@@ -124,6 +124,9 @@ def _stored(
 
 
 def _write(root: Path, files: Mapping[str, str]) -> None:
+    slashes = [name.count("/") for name in files]
+    if max(slashes) > MAX_DEPTH or sum(slashes) > MAX_SLASHES:
+        raise Poison(f"more than {MAX_DEPTH} folders deep, or {MAX_SLASHES} slashes in all")
     for name, text in files.items():
         path = root / safe_path(name)
         if path.name == MANIFEST_NAME:
