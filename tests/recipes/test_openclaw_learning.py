@@ -32,7 +32,7 @@ def test_hints_teach_what_the_user_likes(model_path):
 
 
 def test_hints_alone_teach_by_jsd_as_well(model_path):
-    before, after = learned(model_path, "opd", 6, policy_lr=1e-2, distillation="jsd")
+    before, after = learned(model_path, "opd", 9, policy_lr=5e-3, distillation="jsd")
     assert before <= 0.02
     assert after >= 0.3
 
