@@ -31,7 +31,7 @@ GRACEFUL_STOP_S = 10.0
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
 # How long a fetch waits for an event. Kafka answers at the first one; `reefkit.kafka_pace` has what
 # the embedded broker does.
-UNHURRIED_MS, AT_ONCE_MS = 1000, 500
+UNHURRIED_MS, SOON_MS, AT_ONCE_MS = 1000, 500, 250
 
 # The message itself is at fault: no broker will ever take it. Every other error of a publish is
 # about the broker, the network or their set-up, and is waited for.

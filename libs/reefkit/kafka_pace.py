@@ -25,8 +25,8 @@ QUIET_AFTER_S = 60.0
 
 
 def pause_s(fetch_wait_ms: int) -> float:
-    """Return the pause: 0.25 s longer than the longest wait of an event without pauses."""
-    return fetch_wait_ms / 2000 + 0.25
+    """Return the pause: 0.5 s, or 0.25 s longer than an event waits at most without pauses."""
+    return max(fetch_wait_ms / 2000 + 0.25, 0.5)
 
 
 def pace(consumer: AIOKafkaConsumer) -> Callable[[], None]:

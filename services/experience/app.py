@@ -9,7 +9,7 @@ from faststream.kafka import KafkaRouter
 
 from reefcommon import topics
 from reefcommon.settings import SystemSettings
-from reefkit.bus import KafkaPublisher, fast_route, kafka_broker
+from reefkit.bus import SOON_MS, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_routes
 from reefkit.service import BackgroundTask, Service
 from services.experience import clickhouse
@@ -35,11 +35,12 @@ def routes(handlers: Handlers, settings: Settings) -> KafkaRouter:
         if len(arrivals) < settings.batch_records // 10:
             await asyncio.sleep(settings.batch_pause_ms / 1000)
 
-    events = fast_route(  # clients ask for what they have just recorded
+    events = route(
         on_events,
         *SOURCES,
         group=SERVICE,
         decoder=decode,
+        fetch_max_wait_ms=SOON_MS,  # clients ask for what they have just recorded
         batch=True,
         max_records=settings.batch_records,
         batch_timeout_ms=settings.batch_wait_ms,

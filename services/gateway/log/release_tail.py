@@ -12,6 +12,7 @@ from reefcommon import topics
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import CandidateProposed, Event, Learning, Publication, ReleasePublished
 from reefkit.bodies import FilesystemBodies, whole_value
+from reefkit.bus import AT_ONCE_MS
 from reefkit.kafka_pace import pace
 from services.gateway.domain.log_event import log_event
 from services.gateway.log.kafka import KafkaRecordLog
@@ -82,6 +83,7 @@ class ReleaseTail:
             group_id=None,  # every gateway gets all events
             enable_auto_commit=False,
             auto_offset_reset="latest",
+            fetch_max_wait_ms=AT_ONCE_MS,
         )
         now = asyncio.get_running_loop().time
         try:
