@@ -27,8 +27,6 @@ from reefkit.kafka_topics import LagProbe, PartitionLag
 
 # A handler that waits for an outside system is cancelled then; its event comes again.
 GRACEFUL_STOP_S = 10.0
-# A handler may wait for an outside system as long as that is away.
-MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
 # How long a fetch waits for an event. Kafka answers at the first one; `reefkit.kafka_pace` has what
 # the embedded broker does.
 UNHURRIED_MS, SOON_MS, AT_ONCE_MS = 1000, 500, 250
@@ -168,7 +166,8 @@ def route(
         group_id=group,
         auto_offset_reset="earliest",
         ack_policy=options.pop("ack_policy", AckPolicy.NACK_ON_ERROR),
-        max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+        # a handler may wait for an outside system as long as that is away
+        max_poll_interval_ms=24 * 3600 * 1000,
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=session_timeout_ms // 3,
         fetch_max_wait_ms=options.pop("fetch_max_wait_ms", UNHURRIED_MS),

@@ -81,8 +81,6 @@ class ReleaseTail:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap,
             group_id=None,  # every gateway gets all events
-            enable_auto_commit=False,
-            auto_offset_reset="latest",
             fetch_max_wait_ms=AT_ONCE_MS,
         )
         now = asyncio.get_running_loop().time
