@@ -37,25 +37,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-# Tests that mostly compute, tests that mostly wait for a process, the longest first.
-_COMPUTE, _WAIT = ("learning", "smollm2", "engine"), ("broker", "store", "redis", "lfs")
+_LONGEST_FIRST = ("learning", "smollm2", "broker", "engine", "store", "redis", "lfs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several workers begin with the files of long tests, and with both kinds at a time: the cores have work while others wait."""
+    """Several workers begin with the files of long tests: the last file that is begun is waited for by all."""
     if not hasattr(config, "workerinput"):
         return
-    kinds: dict[tuple[str, ...], list[tuple[int, Path]]] = {_COMPUTE: [], _WAIT: [], (): []}
-    for path in dict.fromkeys(item.path for item in items):
+    rank: dict[Path, int] = {}
+    for path in {item.path for item in items}:
         marks = set(re.findall(r"\bmark\.(\w+)", path.read_text(encoding="utf-8")))
-        kind = next((kind for kind in (_COMPUTE, _WAIT) if marks & {*kind}), ())
-        rank = next((n for n, name in enumerate(kind) if name in marks), 0)
-        kinds[kind].append((rank, path))
-    place: dict[Path, float] = {}
-    for kind, files in kinds.items():
-        files.sort(key=lambda file: file[0])
-        place |= {path: n / len(files) if kind else 1.0 for n, (_, path) in enumerate(files)}
-    items.sort(key=lambda item: place[item.path])
+        found = (n for n, name in enumerate(_LONGEST_FIRST) if name in marks)
+        rank[path] = min(found, default=len(_LONGEST_FIRST))
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(autouse=True)

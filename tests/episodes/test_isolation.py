@@ -63,8 +63,8 @@ async def test_an_isolated_agent_fills_neither_memory_nor_disk(
 ) -> None:
     """The mounts of an isolation are in memory, and without bounds half of it each."""
     runner = runner_at(tmp_path, isolation="bubblewrap")
-    places = "/x", "/dev/x", "/etc/x", "/tmp/x", "/dev/shm/x", "x"
-    answers(model, *(f"fill {place} 160" for place in places))
+    folders = "/", "/dev/", "/etc/", "/tmp/", "/dev/shm/", ""
+    answers(model, *(f"fill {folder}no-such-file 160" for folder in folders))
     done = await runner.run(task(), (), seat(model))
     said = [step.text for step in done.steps if step.role == "tool"]
     fixed, full = "refused: Read-only file system", "refused: No space left on device"

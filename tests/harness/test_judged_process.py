@@ -42,7 +42,11 @@ async def until_decided(port, **samples):
 @pytest.mark.broker
 @pytest.mark.redis
 @pytest.mark.timeout(400)
-async def test_signals_outlive_the_process_and_its_disk(own_kafka_bootstrap, redis_url, tmp_path):
+async def test_signals_outlive_the_process_and_its_disk(
+    own_kafka_bootstrap, redis_url, tmp_path, monkeypatch
+):
+    # one unit at a time: the first window is that of the first two samples
+    monkeypatch.setenv("REEF_HARNESS_SIGNALS_AT_ONCE", "1")
     await ensure_topics(own_kafka_bootstrap)
     broker = kafka_broker(
         SystemSettings(state_dir=tmp_path, kafka_bootstrap=own_kafka_bootstrap), "test"
@@ -54,8 +58,7 @@ async def test_signals_outlive_the_process_and_its_disk(own_kafka_bootstrap, red
     )
     await consumer.start()
     async with Judge() as judge:
-        # one call at a time: the first window is that of the first two samples
-        entry = f"{{url: '{judge.url}', model: m, max_calls: 3, concurrency: 1}}"
+        entry = f"{{url: '{judge.url}', model: m, max_calls: 3}}"
         config = f"reef:\n  recipe: {DOTTED}\nmodels:\n  judge: {entry}\n"
         (tmp_path / "serve.yaml").write_text(config)
         process = await started(tmp_path, own_kafka_bootstrap, port, redis_url)
@@ -91,10 +94,8 @@ async def test_signals_outlive_the_process_and_its_disk(own_kafka_bootstrap, red
             await until_decided(port, used=2, waiting=2)
             assert judge.calls == len(judge.keys) == 4
             two = CandidateProposed.model_validate_json((await consumer.getone()).value)
-            assert (two.event_id, two.lineage.sample_ids) == (
-                one.event_id,
-                one.lineage.sample_ids,
-            )
+            assert one.lineage.sample_ids == two.lineage.sample_ids == ("smp-0", "smp-1")
+            assert one.event_id == two.event_id
         finally:
             if process.returncode is None:
                 process.kill()
