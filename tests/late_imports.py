@@ -39,13 +39,13 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    # What the imports have made stays: no later collection goes through it again.
+    # Torch makes so many objects that the usual thresholds cost a tenth of the CPU.
+    gc.set_threshold(10_000, 20, 20)
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
-        gc.enable()
+        _keep_imports()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,11 +55,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     session, hook = item.session, item.config.hook
     module = pytest.Module.from_parent(item.parent.parent, path=item.path)
     # A collection while a file is parsed may run code of earlier tests, which parses too: a SystemError.
+    gc.collect()
     gc.disable()
     try:
         items = list(session.genitems(module))
     finally:
-        gc.enable()
+        _keep_imports()
     hook.pytest_collection_modifyitems(session=session, config=item.config, items=items)
     # xdist asks for the name of the item that it has sent, in each report.
     place = session.items.index(item)
@@ -73,3 +74,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         session.items[place] = item
     return True
+
+
+def _keep_imports() -> None:
+    """What imports have made stays: no later collection goes through it again."""
+    gc.freeze()
+    gc.enable()

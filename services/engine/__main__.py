@@ -3,15 +3,18 @@
 import gc
 import sys
 
-import uvicorn
-from fastapi import FastAPI
+from reefkit.imports import kept
 
-from reefcommon.errors import BadConfig
-from reefkit.http1 import DeclineUpgrades
-from reefkit.ops import end_with_0_on_sigterm
-from reefkit.telemetry import set_up
-from services.engine.app import build_app
-from services.engine.settings import Settings
+with kept():
+    import uvicorn
+    from fastapi import FastAPI
+
+    from reefcommon.errors import BadConfig
+    from reefkit.http1 import DeclineUpgrades
+    from reefkit.ops import end_with_0_on_sigterm
+    from reefkit.telemetry import set_up
+    from services.engine.app import build_app
+    from services.engine.settings import Settings
 
 
 def main() -> int:

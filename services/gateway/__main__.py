@@ -5,18 +5,21 @@ import ipaddress
 import socket
 import sys
 
-import structlog
-import uvicorn
+from reefkit.imports import kept
 
-from reefcommon.errors import BadConfig
-from reefcommon.settings import SystemSettings
-from reefkit import kafka_sequences, kafka_uvloop, telemetry
-from reefkit.ops import end_with_0_on_sigterm
-from services.gateway.app import SERVICE, Gateway, build
-from services.gateway.edge import allocation
-from services.gateway.edge.httptools import bounded
-from services.gateway.exchange.tracing import Spans
-from services.gateway.settings import Settings
+with kept():
+    import structlog
+    import uvicorn
+
+    from reefcommon.errors import BadConfig
+    from reefcommon.settings import SystemSettings
+    from reefkit import kafka_sequences, kafka_uvloop, telemetry
+    from reefkit.ops import end_with_0_on_sigterm
+    from services.gateway.app import SERVICE, Gateway, build
+    from services.gateway.edge import allocation
+    from services.gateway.edge.httptools import bounded
+    from services.gateway.exchange.tracing import Spans
+    from services.gateway.settings import Settings
 
 log = structlog.get_logger()
 

@@ -32,12 +32,28 @@ def plan(release: str, gateway: FakeGateway, rules: int = 1) -> dict[str, Any]:
     return plan_of(find_agent("pi"), tree, place, Version(release, f"harness-{release}"))
 
 
-@pytest.fixture
-def machine(tmp_path: Path, gateway: FakeGateway) -> Machine:
-    made = Machine(tmp_path / "home")
+def installed(home: Path, gateway: FakeGateway) -> Machine:
+    made = Machine(home)
     made.prepare()
     assert made.run("sh", stdin=script_of(plan("r1", gateway))).returncode == 0
     return made
+
+
+@pytest.fixture
+def machine(tmp_path: Path, gateway: FakeGateway) -> Machine:
+    return installed(tmp_path / "home", gateway)
+
+
+@pytest.fixture(scope="module")
+def lies() -> Iterator[FakeGateway]:
+    with FakeGateway() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lied_to(tmp_path_factory: pytest.TempPathFactory, lies: FakeGateway) -> Machine:
+    """One installation for all lies: each leaves it as it was."""
+    return installed(tmp_path_factory.mktemp("lies") / "home", lies)
 
 
 def named(files: dict[str, str]) -> dict[str, Any]:
@@ -70,25 +86,25 @@ def named(files: dict[str, str]) -> dict[str, Any]:
     ids=str,
 )
 def test_a_plan_with_a_fault_is_refused_whole(
-    odd: dict[str, Any], machine: Machine, gateway: FakeGateway
+    odd: dict[str, Any], lied_to: Machine, lies: FakeGateway
 ) -> None:
-    before = {path: path.read_bytes() for path in machine.root.rglob("*") if path.is_file()}
-    gateway.answers[PLAN] = plan("r2", gateway) | odd
-    done = machine.agent("update")
+    before = {path: path.read_bytes() for path in lied_to.root.rglob("*") if path.is_file()}
+    lies.answers[PLAN] = plan("r2", lies) | odd
+    done = lied_to.agent("update")
     assert (done.returncode, done.stderr.startswith("reef: ")) == (1, True)
-    after = {path: path.read_bytes() for path in machine.root.rglob("*") if path.is_file()}
+    after = {path: path.read_bytes() for path in lied_to.root.rglob("*") if path.is_file()}
     assert after == before
-    assert machine.started("-p", "x")["argv"] == ["-p", "x"]
-    assert not list(machine.home.rglob("out"))
+    assert lied_to.started("-p", "x")["argv"] == ["-p", "x"]
+    assert not list(lied_to.home.rglob("out"))
 
 
 @pytest.mark.parametrize("answer", [[], "x", 5, {}, {"data": 5}, {"data": ["x"]}, {"data": [[]]}])
-def test_a_start_ignores_odd_news(answer: Any, machine: Machine, gateway: FakeGateway) -> None:
-    gateway.answers[NEWEST] = answer
-    assert machine.started("-p", "x")["argv"] == ["-p", "x"]
-    gateway.answers[PLAN] = answer
-    assert machine.agent("update").returncode == 1
-    assert machine.started("-p", "x")["argv"] == ["-p", "x"]
+def test_a_start_ignores_odd_news(answer: Any, lied_to: Machine, lies: FakeGateway) -> None:
+    lies.answers[NEWEST] = answer
+    assert lied_to.started("-p", "x")["argv"] == ["-p", "x"]
+    lies.answers[PLAN] = answer
+    assert lied_to.agent("update").returncode == 1
+    assert lied_to.started("-p", "x")["argv"] == ["-p", "x"]
 
 
 def test_an_answer_without_end_is_cut(machine: Machine, gateway: FakeGateway) -> None:
