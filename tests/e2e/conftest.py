@@ -31,6 +31,7 @@ class Serving:
     url: str
     process: subprocess.Popen
     log: Path
+    config: Path
 
     def stop(self, how: int = signal.SIGINT, timeout_s: float = 60) -> int:
         self.process.send_signal(how)
@@ -70,7 +71,7 @@ def start_serving(state_dir: Path, log: Path, config: Path = CONFIG, **environme
                 state["phase"] == "ready"
                 and httpx.get(state["urls"]["gateway"] + "/readyz").status_code == 200
             ):
-                return Serving(state_dir, state["urls"]["gateway"], process, log)
+                return Serving(state_dir, state["urls"]["gateway"], process, log, config)
         except (OSError, ValueError, httpx.HTTPError, KeyError):
             pass
         time.sleep(0.2)

@@ -3,7 +3,6 @@ README says, done to the letter on it: ask, report, see the record, see the rele
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import pytest
 
 from recipes.sao.examples.tiny import tasks
 from reefcommon.statistics import independent_seed
-from tests.e2e.conftest import REEF, ROOT, SHORT_SESSIONS, run_reef, start_serving
+from tests.e2e.conftest import REEF, ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -206,70 +205,3 @@ def test_every_make_target_of_the_readme_exists():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", "\n".join(blocks("bash")), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def chain(url: str) -> list[tuple[str, ...]]:
-    """What never changes of each release, newest first."""
-    rows = httpx.get(f"{url}/reef/scenarios/default/releases").json()["data"]
-    return [
-        tuple(
-            row[name]
-            for name in (
-                "release_id",
-                "parent_id",
-                "content_id",
-                "operation",
-                "load_id",
-                "created_at",
-            )
-        )
-        for row in rows
-    ]
-
-
-def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
-    """Ctrl-C, start; then SIGKILL of the whole stack, start: receipts answer, the chain has lost and changed nothing (a candidate that was
-    on its way may have been added), new work is taken."""
-    before = chain(serving.url)
-    ask = {
-        "model": "reef",
-        "max_tokens": 2,
-        "messages": [{"role": "user", "content": "still there?"}],
-    }
-    receipts = [
-        httpx.post(f"{serving.url}/v1/chat/completions", json=ask, timeout=60).headers[
-            "x-reef-agent-record-id"
-        ]
-    ]
-    assert serving.stop() == 0
-    again = start_serving(serving.state_dir, tmp_path / "again.log", **SHORT_SESSIONS)
-    try:
-        answers = [
-            httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60) for _ in range(20)
-        ]
-        assert [a.text for a in answers if a.status_code != 200] == []
-        receipts += [a.headers["x-reef-agent-record-id"] for a in answers]
-    finally:
-        state = json.loads((serving.state_dir / "stack.json").read_text())
-        for process in state["processes"].values():
-            subprocess.run(["kill", "-9", str(process["pid"])], check=False)
-        again.process.send_signal(signal.SIGKILL)
-        again.process.wait(30)
-    last = start_serving(serving.state_dir, tmp_path / "last.log", **SHORT_SESSIONS)
-    try:
-        deadline = time.monotonic() + 60
-        missing = set(receipts)
-        while missing and time.monotonic() < deadline:
-            missing = {
-                r for r in missing if httpx.get(f"{last.url}/reef/records/{r}").status_code != 200
-            }
-            time.sleep(0.5)
-        assert missing == set(), "an acknowledged receipt is lost"
-        assert chain(last.url)[-len(before) :] == before
-        assert (
-            httpx.post(f"{last.url}/v1/chat/completions", json=ask, timeout=60).status_code == 200
-        )
-        shown = run_reef("releases", "--json", REEF_GATEWAY_URL=last.url)
-        assert shown.returncode == 0, shown.stderr
-    finally:
-        assert last.stop() == 0
