@@ -33,8 +33,8 @@ class Dimensions:
     """The three dimensions of a recipe, in words for people."""
 
     signal: str
-    acquisition: Literal["reactive", "proactive"]
     evolves: tuple[Kind, ...]
+    acquisition: Literal["reactive", "proactive"] = "reactive"
 
 
 class Knobs(BaseModel):

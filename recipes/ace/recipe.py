@@ -61,9 +61,7 @@ class AceKnobs(ProposerKnobs):
 class AceRecipe(HarnessRecipe):
     name = "ace"
     summary = "a playbook of bullets grows by small changes, and drops those that do harm"
-    dimensions = Dimensions(
-        signal="a score, and words about it", acquisition="reactive", evolves=("harness",)
-    )
+    dimensions = Dimensions(signal="a score, and words about it", evolves=("harness",))
     shown = (
         "the style of a house, scripted models, six seeds: right over the run by 0.44 [0.21, 0.67] "
         "more often than by guessing (python -m tests.methods.harnesses --seeds 0 1 2 3 4 5)"

@@ -47,9 +47,7 @@ class Knobs(GroupKnobs, PolicyGradientKnobs):
 class BestOfRecipe(AdapterRecipe):
     name = "best_of"
     summary = "the best of several answers to a prompt are imitated, if good enough"
-    dimensions = Dimensions(
-        signal="scores of several answers per prompt", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="scores of several answers per prompt", evolves=("lora",))
     shown = (
         "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.931 [0.918, 0.942] in 12 "
         "steps; all answers 0.248 [0.214, 0.285], SAO 0.951 in 10 (`reef demo --recipe best_of "

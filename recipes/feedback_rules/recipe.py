@@ -92,9 +92,7 @@ def rule_text(words: str) -> str:
 class FeedbackRulesRecipe(HarnessRecipe):
     name = "feedback_rules"
     summary = "what users keep saying about bad answers becomes a rule, in their own words"
-    dimensions = Dimensions(
-        signal="score and a sentence per report", acquisition="reactive", evolves=("harness",)
-    )
+    dimensions = Dimensions(signal="score and a sentence per report", evolves=("harness",))
     knobs_type = FeedbackRulesKnobs
     knobs: FeedbackRulesKnobs
 

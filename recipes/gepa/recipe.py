@@ -85,9 +85,7 @@ class Window:
 class GepaRecipe(HarnessRecipe):
     name = "gepa"
     summary = "texts of the harness evolve by reflection, on the Pareto fronts of an archive"
-    dimensions = Dimensions(
-        signal="a score and words about it", acquisition="reactive", evolves=("harness",)
-    )
+    dimensions = Dimensions(signal="a score and words about it", evolves=("harness",))
     shown = (
         "a task with two fronts, seeds 0, 1, 2: 0.90, and 0.50 by hill climbing at equal answers"
         " (docs/methods.md has the command)"

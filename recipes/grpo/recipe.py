@@ -34,9 +34,7 @@ class GRPORecipe(AdapterRecipe):
         "groups of rollouts of one prompt train a LoRA; SAO's control arm, with the same mask "
         "against staleness"
     )
-    dimensions = Dimensions(
-        signal="scores of several rollouts per prompt", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="scores of several rollouts per prompt", evolves=("lora",))
     shown = (
         "small letters, tiny model, one seed: 0.085 [0.071, 0.101] -> 0.875 [0.861, 0.888] in 67 "
         "s; with permuted rewards 0.139 [0.127, 0.153] (`reef demo --recipe grpo --arms all`)"

@@ -58,9 +58,7 @@ class HarnessEvolveKnobs(ProposerKnobs):
 class HarnessEvolveRecipe(HarnessRecipe):
     name = "harness_evolve"
     summary = "a model reads failures and the harness, and proposes one change of an entry"
-    dimensions = Dimensions(
-        signal="a score, and words about it", acquisition="reactive", evolves=("harness",)
-    )
+    dimensions = Dimensions(signal="a score, and words about it", evolves=("harness",))
     shown = (
         "the style of a house, scripted models, six seeds: right over the run by 0.34 [0.08, 0.60] "
         "more often than by guessing (python -m tests.methods.harnesses --seeds 0 1 2 3 4 5)"

@@ -32,9 +32,7 @@ from reefcommon.recipe import Decision, Dimensions, Learner
 class OPDRecipe(AdapterRecipe):
     name = "opd"
     summary = "a frozen teacher grades every token that the policy has sampled; no score is needed"
-    dimensions = Dimensions(
-        signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="a teacher's log-probabilities", evolves=("lora",))
     shown = (
         "four digits on a tiny model, 9,600 answers: rate 0.0001 -> 0.97, 0.99, 0.62, 0.98 "
         "with teachers at 0.98, 0.99, 0.71, 0.98; SAO on a score stays "

@@ -38,9 +38,7 @@ class ServedKnobs(ChunkedKnobs):
 class ServedOPDRecipe(AdapterRecipe):
     name = "opd_served"
     summary = "a served teacher grades every token that the policy has sampled"
-    dimensions = Dimensions(
-        signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="a teacher's log-probabilities", evolves=("lora",))
     knobs_type = ServedKnobs
     knobs: ServedKnobs
 

@@ -68,7 +68,7 @@ class OpenClawRLRecipe(WeightRecipe):
         "a judge reads what followed each answer; its votes and its hints train a LoRA"
     )
     dimensions: ClassVar[Dimensions] = Dimensions(
-        signal="the next state of each turn", acquisition="reactive", evolves=("lora",)
+        signal="the next state of each turn", evolves=("lora",)
     )
     shown: ClassVar[str] = (
         "SmolLM2's held-out share of the liked greeting, without a report, seeds 0, 1, 2, on a "

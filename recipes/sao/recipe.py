@@ -37,9 +37,7 @@ class SAORecipe(WeightRecipe):
         "each scored rollout trains a LoRA as it lands; a critic instead of groups, a hard mask "
         "against staleness"
     )
-    dimensions = Dimensions(
-        signal="one score per rollout", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="one score per rollout", evolves=("lora",))
     shown = (
         "held-out reward 0.085 [0.071, 0.101] -> 0.937 [0.927, 0.945] in 58 s; with permuted "
         "rewards 0.117 [0.104, 0.132] (`reef demo --model tiny --seed 0`, `--permuted`)"

@@ -37,7 +37,7 @@ from reefcommon.recipe_loading import resolve
 class SDFTRecipe(AdapterRecipe):
     name = "sdft"
     summary = "the policy that has read a demonstration teaches the policy that has not"
-    dimensions = Dimensions(signal="demonstrations", acquisition="reactive", evolves=("lora",))
+    dimensions = Dimensions(signal="demonstrations", evolves=("lora",))
     shown = (
         "a second skill on a tiny model, rate 1e-3, six seeds: keeps 0.41 [0.20, 0.62] more of the "
         "first skill than SFT at equal gain (python -m tests.methods.sdft). Through the stack, one "

@@ -38,9 +38,7 @@ class SDPORecipe(AdapterRecipe):
     summary = (
         "the policy that has read a right attempt teaches the policy that has not, token by token"
     )
-    dimensions = Dimensions(
-        signal="scores of several attempts per prompt", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="scores of several attempts per prompt", evolves=("lora",))
     shown = (
         "tiny model, 800 attempts, three seeds: mean rate above that of GRPO by 0.077 "
         "[0.070, 0.084] from 0.1, by 0.027 [0.003, 0.051] from 0.3 "

@@ -29,9 +29,7 @@ from reefcommon.recipe import Decision, Dimensions, Learner, sift
 class SFTRecipe(AdapterRecipe):
     name = "sft"
     summary = "accepted answers, or demonstrations, are imitated"
-    dimensions = Dimensions(
-        signal="accepted answers, or demonstrations", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions = Dimensions(signal="accepted answers, or demonstrations", evolves=("lora",))
     shown = (
         "the greeting that users accept, seeds 0, 1, 2: 0.938, 0.911, 0.917 in 69 to 89 s; one "
         "seed of permuted acceptance 0.010 [0.003, 0.039], of all answers 0.000 (`reef demo "

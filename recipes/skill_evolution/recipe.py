@@ -96,7 +96,6 @@ class SkillEvolutionRecipe(HarnessRecipe):
     summary = "a model reads each day's sessions and improves, describes or creates skills"
     dimensions = Dimensions(
         signal="scores of sessions, of reports or a judge",
-        acquisition="reactive",
         evolves=("harness",),
     )
     consumes = ("session",)

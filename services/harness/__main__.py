@@ -1,7 +1,5 @@
 """`python -m services.harness`."""
 
-import sys
-
 from reefkit.imports import kept
 
 with kept():
@@ -10,4 +8,4 @@ with kept():
     from services.harness.settings import Settings
 
 if __name__ == "__main__":
-    sys.exit(serve(SERVICE, Settings, application))
+    raise SystemExit(serve(SERVICE, Settings, application))

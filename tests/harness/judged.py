@@ -10,7 +10,7 @@ class JudgedRules(HarnessRecipe):
 
     name = "judged_rules"
     summary = "for tests"
-    dimensions = Dimensions(signal="a judge", acquisition="reactive", evolves=("harness",))
+    dimensions = Dimensions(signal="a judge", evolves=("harness",))
 
     async def signal(self, unit, ctx):
         question = [{"role": "user", "content": f"{unit.event_id}: {unit.feedback}"}]

@@ -57,7 +57,7 @@ class Moody(HarnessRecipe):
 
     name = "moody"
     summary = "for tests"
-    dimensions = Dimensions(signal="none", acquisition="reactive", evolves=("harness",))
+    dimensions = Dimensions(signal="none", evolves=("harness",))
 
     def decide(self, waiting):
         return Decision(batch=tuple(waiting[:1]))

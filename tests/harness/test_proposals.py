@@ -190,7 +190,7 @@ class Fails(HarnessRecipe):
 
     name = "fails"
     summary = "for tests"
-    dimensions = Dimensions(signal="none", acquisition="reactive", evolves=("harness",))
+    dimensions = Dimensions(signal="none", evolves=("harness",))
 
     def decide(self, waiting):
         return Decision(batch=tuple(waiting[:1]))

@@ -25,7 +25,7 @@ class Reflecting(HarnessRecipe):
 
     name = "reflecting"
     summary = "for tests"
-    dimensions = Dimensions(signal="words", acquisition="reactive", evolves=("harness",))
+    dimensions = Dimensions(signal="words", evolves=("harness",))
 
     def decide(self, waiting):
         return Decision(batch=tuple(waiting[:1]))

@@ -12,7 +12,7 @@ class WordsRecipe(Recipe):
 
     name = "words"
     summary = "for tests"
-    dimensions = Dimensions(signal="words", acquisition="reactive", evolves=("routing",))
+    dimensions = Dimensions(signal="words", evolves=("routing",))
 
     def decide(self, waiting):
         silent = [(sample, "no_words", None) for sample in waiting if not sample.feedback]

@@ -97,9 +97,7 @@ class CountingRecipe(WeightRecipe):
 
     name: ClassVar[str] = "counting"
     summary: ClassVar[str] = "for tests"
-    dimensions: ClassVar[Dimensions] = Dimensions(
-        signal="score", acquisition="reactive", evolves=("lora",)
-    )
+    dimensions: ClassVar[Dimensions] = Dimensions(signal="score", evolves=("lora",))
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

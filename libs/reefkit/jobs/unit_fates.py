@@ -25,8 +25,7 @@ class UnitFates(Database):
             " left join jobs on jobs.job_id = samples.job_id where samples.binding = ?"
             " and sample_id in (select value from json_each(?))"
         )
-        rows = self._rows(query, binding, orjson.dumps(sorted(units)).decode())
-        return {unit: UnitFate(*row) for unit, *row in rows}
+        return self._found(query, binding, units)
 
     def fates_of_records(self, binding: str, records: Collection[str]) -> dict[str, UnitFate]:
         """Return the fates of records that are used once: those that a job has, by receipt."""
@@ -35,5 +34,8 @@ class UnitFates(Database):
             " join jobs on jobs.job_id = records.job_id where records.binding = ?"
             " and record_id in (select value from json_each(?))"
         )
-        rows = self._rows(query, binding, orjson.dumps(sorted(records)).decode())
-        return {record: UnitFate(*row) for record, *row in rows}
+        return self._found(query, binding, records)
+
+    def _found(self, query: str, binding: str, ids: Collection[str]) -> dict[str, UnitFate]:
+        rows = self._rows(query, binding, orjson.dumps(sorted(ids)).decode())
+        return {name: UnitFate(*row) for name, *row in rows}

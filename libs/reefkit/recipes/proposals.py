@@ -66,7 +66,8 @@ class Proposals:
         # The publisher has it evaluated again by itself, if it may be.
         ended = replace(after, state="aborted") if after.state == "conflicted" else after
         evaluation = model.evaluation_in(publication)
-        judged = told(self.binding, _kind_of(job), ended, evaluation)
+        kind = cast("Kind", str(job.content_id).partition("-")[0])
+        judged = told(self.binding, kind, ended, evaluation)
         self.kit.store.save(ended, expected=job.state, judged=judged)
 
     def _stored(
@@ -105,7 +106,3 @@ class Proposals:
         )
         store.open(job, (), once_per_record=False)
         return job
-
-
-def _kind_of(job: Job) -> Kind:
-    return cast("Kind", str(job.content_id).partition("-")[0])

@@ -68,7 +68,8 @@ class ClickHouseAudit:
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
         await self.columns(table)
         names = KEYS[table]
-        where = f"tuple({_texts(names)}) IN {{keys:Array({_tuple(names)})}}"
+        parts = ", ".join("String" for _ in names)
+        where = f"tuple({_texts(names)}) IN {{keys:Array(Tuple({parts}))}}"
         return await self._digests(table, where, {"keys": [tuple(key) for key in keys]})
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
@@ -108,10 +109,6 @@ class ClickHouseAudit:
 
 def _texts(names: Sequence[str]) -> str:
     return ", ".join(f"toString({name})" for name in names)
-
-
-def _tuple(names: Sequence[str]) -> str:
-    return f"Tuple({', '.join('String' for _ in names)})"
 
 
 def _hashed(table: str, columns: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ def content(
     events = [record.event for record in records]
     sessions = {record.place.session_id for record in records}
     sampling = tuple(conversation.sampling(event) for event in events)
-    oldest, last = min(events, key=_age), records[-1]
+    oldest, last = min(events, key=lambda event: _place(event.load_id)), records[-1]
     answers = conversation.answers(last.event.response, last.event.api)
     loads = tuple(dict.fromkeys(event.load_id for event in events))
     return {
@@ -191,10 +191,6 @@ def _with_oldest_harness(
 ) -> dict[str, str]:
     found = min((event.loads.get("harness", "") for event in events), key=_place)
     return {**loads, "harness": found} if loads and found else loads
-
-
-def _age(event: InferenceRecorded) -> tuple[int, str]:
-    return _place(event.load_id)
 
 
 def _place(load_id: str | None) -> tuple[int, str]:
