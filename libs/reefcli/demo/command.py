@@ -45,7 +45,7 @@ _Permuted = Annotated[bool, typer.Option("--permuted", help=_PERMUTED)]
 
 _HARNESS = (
     "Another demonstration: a harness evolves, in an agent (Pi, from npm) and in a plain client's "
-    "chats. Its --arms are agent and plain; the model is scripted, three minutes."
+    "chats. Its --arms are agent and plain; the model is scripted; a minute and more."
 )
 _Harness = Annotated[bool, typer.Option("--harness", help=_HARNESS)]
 _MINUTES = (
