@@ -371,6 +371,21 @@ def test_tools_of_the_vendors_servers_are_left_out_beside_others() -> None:
         chat_of(Responses(), tools=[{"type": "function", "function": {"name": "x"}}])
 
 
+def test_nothing_is_said_of_calls_without_tools() -> None:
+    # An agent that asks for a summary of its session takes the tools away, and no more.
+    asked: Json = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False}
+    silent = chat_of(Responses(), **asked)
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & silent.keys()
+    for kind in ("auto", "none"):
+        choice = {"type": kind, "disable_parallel_tool_use": True}
+        silent = chat_of(Messages(), tools=[], tool_choice=choice)
+        assert not {"tools", "tool_choice", "parallel_tool_calls"} & silent.keys()
+    assert chat_of(Responses(), tools=[], tool_choice="required")["tool_choice"] == "required"
+    function = {"type": "function", "name": "x", "parameters": {"type": "object"}}
+    chat = chat_of(Responses(), **{**asked, "tools": [function]})
+    assert (chat["tool_choice"], chat["parallel_tool_calls"]) == ("auto", False)
+
+
 CALL = {"type": "function_call", "call_id": "a", "name": "x", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "done"}
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "t"}]}

@@ -37,6 +37,27 @@ def test_a_document_of_text_reaches_the_model() -> None:
     ]
 
 
+def test_documents_and_search_results_of_a_tool_reach_the_model() -> None:
+    plain = document(type="text", media_type="text/plain", data="The sky is green.")
+    parts = [{"type": "text", "text": "Grass is blue."}, {"type": "text", "text": "Snow is red."}]
+    hit = {"type": "search_result", "source": "notes/3", "title": "Colours", "content": parts}
+    shown = [
+        "<document>\nThe sky is green.\n</document>",
+        "Colours\nnotes/3\n<document>\nGrass is blue.\nSnow is red.\n</document>",
+    ]
+    use = {"type": "tool_use", "id": "a", "name": "find", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [plain, hit]}
+    turns = [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    *_, told = chat_of(Messages(), messages=turns)["messages"]
+    assert told == {"role": "tool", "tool_call_id": "a", "content": "\n".join(shown)}
+    said = {"role": "user", "content": [plain, hit]}
+    (message,) = chat_of(Messages(), messages=[said])["messages"]
+    assert [part["text"] for part in message["content"]] == shown
+    result["content"] = [document(type="base64", data="JVBERi0=")]
+    with pytest.raises(ApiError, match="send its text"):
+        chat_of(Messages(), messages=turns)
+
+
 @pytest.mark.parametrize("kind", ["base64", "url", "file", None])
 def test_another_document_is_refused_with_a_way_out(kind: str | None) -> None:
     said = {"role": "user", "content": [document(type=kind, data="JVBERi0=")]}

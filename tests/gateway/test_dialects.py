@@ -360,6 +360,18 @@ async def test_system_texts_go_where_templates_take_them(bench: Bench) -> None:
     assert (await bench.http.post("/v1/responses", json=body)).status_code == 200
     sent = [(m["role"], m["content"]) for m in bench.engine.requests[-1]["messages"]]
     assert sent == [("system", "One.\n\nTwo."), ("user", "Hi")]
+    later = [{"role": "assistant", "content": "Hello"}, {"role": "developer", "content": "Three."}]
+    body["input"] = [*body["input"], given[0], *later, {"role": "user", "content": "Bye"}]
+    body |= {"instructions": "Be brief.", "store": False}
+    assert (await bench.http.post("/v1/responses", json=body)).status_code == 200
+    sent = [(m["role"], m["content"]) for m in bench.engine.requests[-1]["messages"]]
+    assert sent == [
+        ("system", "Be brief.\n\nOne.\n\nTwo."),
+        ("user", "Hi\n\nOne."),
+        ("assistant", "Hello"),
+        ("user", "Three."),
+        ("user", "Bye"),
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -164,8 +164,7 @@ def texts_of(content: object, param: str, kinds: tuple[str, ...] = ("text",)) ->
     """Return the text of a string or of text blocks. Raises ApiError for other blocks."""
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [block_text(block, param, kinds) for block in listed(content, param)]
-    return "\n".join(parts)
+    return "\n".join(block_text(block, param, kinds) for block in listed(content, param))
 
 
 def block_text(block: Json, param: str, kinds: tuple[str, ...]) -> str:
@@ -198,6 +197,13 @@ def text_field(block: Json, name: str, param: str) -> str:
 def copied(body: Json, names: dict[str, str]) -> Json:
     """Return the fields that are there, under their names in a chat."""
     return {to: body[name] for name, to in names.items() if body.get(name) is not None}
+
+
+def quiet(chat: Json) -> Json:
+    """Return a chat that says nothing of calls if it has no tools: nodes refuse it then."""
+    if "tools" in chat or chat.get("tool_choice") not in (None, "auto", "none"):
+        return chat
+    return {n: chat[n] for n in chat if n not in ("tool_choice", "parallel_tool_calls")}
 
 
 def unsupported(param: str, words: str) -> ApiError:

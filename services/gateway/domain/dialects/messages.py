@@ -16,6 +16,7 @@ from services.gateway.domain.dialects.base import (
     copied,
     listed,
     objects,
+    quiet,
     text_field,
     texts_of,
     unsupported,
@@ -117,7 +118,7 @@ def conversation(body: Json, spelling: Spelling) -> Json:
         chat |= _choice(choice)
     if (form := _format(body)) is not None:
         chat["response_format"] = {"type": "json_schema", "json_schema": form}
-    return chat
+    return quiet(chat)
 
 
 def _format(body: Json) -> Json | None:
@@ -165,9 +166,8 @@ def _messages(message: object, param: str, spelling: Spelling) -> Iterator[Json]
     rest = [block for block in (*shown, *blocks) if block.get("type") != "tool_result"]
     rest = [_part(block, param) for block in rest]
     if rest or not results:
-        only = rest[0] if len(rest) == 1 else None
-        text = only is not None and only["type"] == "text"
-        yield {"role": "user", "content": (only["text"] if only and text else rest) or ""}
+        plain = len(rest) == 1 and rest[0]["type"] == "text"
+        yield {"role": "user", "content": (rest[0]["text"] if plain else rest) or ""}
 
 
 def _assistant(blocks: list[Json], param: str, spelling: Spelling) -> Json:
@@ -199,12 +199,15 @@ def _pictures(block: Json) -> list[Json]:
 def _result(block: Json, param: str) -> str:
     content = block.get("content")
     if isinstance(content, list):
-        content = [_said(part) for part in listed(content, param) if part.get("type") != "image"]
+        parts = [part for part in listed(content, param) if part.get("type") != "image"]
+        content = [_said(part, param) for part in parts]
     text = texts_of(content, f"{param}.tool_result.content")
     return f"Error: {text}".rstrip(": ") if block.get("is_error") else text
 
 
-def _said(part: Json) -> Json:
+def _said(part: Json, param: str) -> Json:
+    if part.get("type") in ("document", "search_result"):
+        return _part(part, param)
     if part.get("type") != "tool_reference":
         return part
     return {"type": "text", "text": f"The tool {part.get('tool_name')} is loaded."}
@@ -222,13 +225,15 @@ def _part(block: Json, param: str) -> Json:
                 url = f"data:{source.get('media_type')};base64,{source.get('data')}"
             if isinstance(url, str):
                 return {"type": "image_url", "image_url": {"url": url}}
-        case "document":
+        case "document" | "search_result":
             return {"type": "text", "text": _document(block, f"{param}.content")}
     raise unsupported(f"{param}.content", f"holds a block {str(block.get('type'))[:40]!r}")
 
 
 def _document(block: Json, param: str) -> str:
     source = block.get("source")
+    if block["type"] == "search_result":  # its source is a name, and its parts are its own
+        block, source = {**block, "context": source}, {**block, "type": "content"}
     source = source if isinstance(source, dict) else {}
     match source.get("type"):
         case "text":
@@ -254,12 +259,11 @@ def _tool(tool: Json, index: int) -> Json:
 
 
 def _choice(choice: object) -> Json:
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    found: Json = {}
-    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
-        found["parallel_tool_calls"] = False
-    if kind == "tool" and isinstance(choice, dict):
-        name = text_field(choice, "name", "tool_choice")
+    given: Json = choice if isinstance(choice, dict) else {}
+    kind = given.get("type")
+    found: Json = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") else {}
+    if kind == "tool":
+        name = text_field(given, "name", "tool_choice")
         return {**found, "tool_choice": {"type": "function", "function": {"name": name}}}
     if not isinstance(kind, str) or kind not in _CHOICES:
         raise invalid("tool_choice", "'tool_choice.type' must be auto, any, tool or none.")

@@ -15,6 +15,7 @@ from services.gateway.domain.dialects.base import (
     copied,
     listed,
     objects,
+    quiet,
     text_field,
     texts_of,
     unsupported,
@@ -31,7 +32,7 @@ from services.gateway.domain.dialects.response_items import (
     spread,
 )
 from services.gateway.domain.dialects.thoughts import FIELD, thoughts_in
-from services.gateway.domain.dialects.turns import answered, go_on, joined
+from services.gateway.domain.dialects.turns import answered, append, go_on, joined
 from services.gateway.domain.errors import invalid
 
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier")
@@ -62,7 +63,7 @@ class Responses(Dialect):
             chat["tool_choice"] = _choice(choice)
         if (form := _format(body.get("text"))) is not None:
             chat["response_format"] = form
-        return chat
+        return quiet(chat)
 
     def answer(self, turn: Turn, chat: Json, /) -> Json:
         """Return a response."""
@@ -92,7 +93,9 @@ def messages_of(body: Json, spelling: Spelling) -> list[Json]:
         return [*messages, {"role": "user", "content": given}]
     for index, item in enumerate(listed(given, "input")):
         _add(messages, item, f"input[{index}]", spelling)
-    messages = answered(_begun([*map(joined, messages)], 1 if instructions else 0))
+    # Instructions end with their response; one that is not stored is not gone on from.
+    apart = 1 if instructions and body.get("store") is not False else 0
+    messages = answered(_begun([*map(joined, messages)], apart))
     if not messages:
         raise invalid("input", "'input' must be a string, or a non-empty list of items.")
     return messages
@@ -128,6 +131,8 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
             begun = last.get("tool_calls") or (FIELD in last and not last["content"])
             if said["role"] == "assistant" and begun:
                 go_on(last, "content", said["content"])
+            elif said["role"] == "system" and last.get("role", "system") != "system":
+                append(messages, said)
             else:
                 messages.append(said)
         case "function_call" | "custom_tool_call":
@@ -138,10 +143,8 @@ def _add(messages: list[Json], item: Json, param: str, spelling: Spelling) -> No
         case "function_call_output" | "custom_tool_call_output":
             parts = item.get("output")
             shown = [part for part in objects(parts) if part.get("type") == "input_image"]
-            rest = parts
-            if shown:
-                rest = [part for part in objects(parts) if part.get("type") != "input_image"]
-            text = texts_of(rest, f"{param}.output", _TEXTS)
+            rest = [part for part in objects(parts) if part.get("type") != "input_image"]
+            text = texts_of(rest if shown else parts, f"{param}.output", _TEXTS)
             call_id = text_field(item, "call_id", param)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
             if shown:  # a tool's message holds text alone: its pictures are shown beside it
