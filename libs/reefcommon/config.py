@@ -162,7 +162,7 @@ def read_yaml(path: Path) -> Any:
 def _yaml(text: str, source: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a month 13; nested too deeply
         raise BadConfig(f"{source} is not valid YAML: {_mistake(error)}") from None
 
 
@@ -196,7 +196,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _mistake(error: yaml.YAMLError) -> str:
+def _mistake(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark, found = error.problem_mark, ", ".join(filter(None, (error.context, error.problem)))
         return f"line {mark.line + 1}, column {mark.column + 1}: {found}"

@@ -7,6 +7,7 @@ import orjson
 import yaml
 
 from reefcommon.config import ServeConfig, parse
+from reefcommon.errors import BadConfig
 
 
 def override(config: ServeConfig, changes: Mapping[str, Mapping[str, Any]]) -> ServeConfig:
@@ -15,11 +16,14 @@ def override(config: ServeConfig, changes: Mapping[str, Mapping[str, Any]]) -> S
     Raises:
         BadConfig: a value is not allowed.
     """
-    raw: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
-    for section, values in changes.items():
-        if given := {key: value for key, value in values.items() if value is not None}:
-            raw[section] = {**raw.get(section, {}), **given}
-    text = orjson.dumps(raw).decode()  # YAML reads JSON
+    try:
+        raw: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+        for section, values in changes.items():
+            if given := {key: value for key, value in values.items() if value is not None}:
+                raw[section] = {**raw.get(section, {}), **given}
+        text = orjson.dumps(raw).decode()  # YAML reads JSON
+    except (ValueError, TypeError) as error:  # an alias of itself, an integer past 64 bits
+        raise BadConfig(f"serve.yaml: a value cannot be written as JSON: {error}") from None
     return parse(text, source="serve.yaml with the options of the command line")
 
 
