@@ -67,7 +67,7 @@ class ServeConfig(Section):
         reef, named = given["reef"], given.get("scenarios") or ()
         bindings = (reef,) if isinstance(reef, dict) else reef
         if not isinstance(bindings, list | tuple) or not isinstance(named, list | tuple):
-            return given
+            return {**given, "reef": bindings}
         return {**given, "reef": tuple(each for item in bindings for each in _bound(item, named))}
 
     @field_validator("model", mode="before")
@@ -80,10 +80,8 @@ class ServeConfig(Section):
         bindings = [(binding.scenario, binding.recipe) for binding in self.reef]
         for scenario, recipe in bindings:
             if bindings.count((scenario, recipe)) > 1:
-                twice = f"reef: recipe {recipe} is bound twice to scenario {scenario!r}"
-                raise ValueError(
-                    f"{twice}: by name, by two patterns, or by a scenario listed twice"
-                )
+                twice = f"reef: recipe {recipe} is bound twice to scenario {scenario!r}: by name"
+                raise ValueError(f"{twice}, by two patterns, or by a scenario listed twice")
         return self
 
     @model_validator(mode="after")
@@ -168,14 +166,11 @@ def _yaml(text: str, source: str) -> Any:
 
 def _config(raw: object, source: str) -> ServeConfig:
     if not isinstance(raw, dict):
-        raise BadConfig(
-            f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n"
-            "    recipe: recipes.sao.recipe:SAORecipe"
-        )
+        wanted = "must be a mapping with at least a `reef:` section, for example\n\n  reef:\n"
+        raise BadConfig(f"{source} {wanted}    recipe: recipes.sao.recipe:SAORecipe")
     try:
-        return ServeConfig.model_validate(
-            {name: section for name, section in raw.items() if section is not None}
-        )
+        given = {name: section for name, section in raw.items() if section is not None}
+        return ServeConfig.model_validate(given)
     except ValidationError as error:
         allowed = ", ".join(ServeConfig.model_fields)
         wrong = explain(error, model=ServeConfig)
@@ -189,9 +184,8 @@ class _Loader(yaml.SafeLoader):
         for name, _ in node.value:
             if isinstance(name, yaml.ScalarNode) and name.tag != "tag:yaml.org,2002:merge":
                 if name.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {name.value!r} is there twice", name.start_mark
-                    )
+                    twice = f"the key {name.value!r} is there twice"
+                    raise yaml.MarkedYAMLError(problem=twice, problem_mark=name.start_mark)
                 seen.add(name.value)
         return super().construct_mapping(node, deep)
 

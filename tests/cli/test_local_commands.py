@@ -393,6 +393,7 @@ def test_doctor_names_the_wheel_of_a_missing_program(
             GOOD + "  scenario: My Team\n",
             "reef.0.scenario: a scenario's name is lower-case letters, digits, _ . -, at most 63, and begins with a letter or a digit (got 'My Team')",
         ),
+        (GOOD + "scenarios: -1\n", "used:\nscenarios: Input should be a list (got -1)\nSections"),
         (GOOD + "scenarios: [a, 'b/c']\n", "scenarios.1: a scenario's name is lower-case letters"),
     ],
 )
