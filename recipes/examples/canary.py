@@ -36,12 +36,13 @@ def look_of(sessions: int) -> int:
     return 0 if sessions < FIRST_LOOK else int(math.log2(sessions / FIRST_LOOK)) + 1
 
 
-def verdict(tried: Sequence[float], others: Sequence[float], confidence: float) -> Verdict:
-    """Return what the mean rewards of sessions show of the release that is tried."""
-    look = min(look_of(len(tried)), look_of(len(others)))
-    if look == 0:
-        return "open"
-    error = (1 - confidence) * 6 / (math.pi * look) ** 2
+def error_at(look: int, confidence: float) -> float:
+    """Return the error that a look may have: all together keep to `1 - confidence`."""
+    return (1 - confidence) * 6 / (math.pi * look) ** 2
+
+
+def verdict(tried: Sequence[float], others: Sequence[float], error: float) -> Verdict:
+    """Return what the mean rewards of sessions show of a release. `error`: of this look alone."""
     spreads = [variance(side) / len(side) for side in (tried, others)]
     difference = fmean(tried) - fmean(others)
     # At least as wide as Welch's: the freedom of the smaller side.
@@ -79,11 +80,15 @@ class Canary:
         """Share the sessions until the rewards say more. Raises httpx.HTTPError."""
         seen = {sample["sample_id"] for sample in await self._samples()}
         await self._route({self.release_id: self.share}, "its trial begins")
+        looks = 0
         while True:
             fresh = [one for one in await self._samples() if one["sample_id"] not in seen]
             tried, others = by_session(fresh, self.release_id)
-            if (found := verdict(tried, others, self.confidence)) != "open":
-                break
+            look = min(look_of(len(tried)), look_of(len(others)))
+            if look > looks:  # between looks there is no test: each has its chance to be wrong
+                looks, found = look, verdict(tried, others, error_at(look, self.confidence))
+                if found != "open":
+                    break
             await asyncio.sleep(self.every_s)
         reason = f"{found}: {fmean(tried):.3g} in {len(tried)} sessions against {fmean(others):.3g}"
         if found == "worse":

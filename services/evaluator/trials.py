@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 DURATION = Histogram(
     "reef_evaluation_seconds",
-    "time from a candidate to its verdict",
+    "time of a comparison, without the wait before it",
     buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
 )
 WAIT_S = Gauge(

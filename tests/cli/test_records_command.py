@@ -255,7 +255,7 @@ def test_a_verdict_is_shown_with_the_verifiers_words(gateway: FakeGateway) -> No
     }  # fmt: skip
     gateway.answers["/reef/scenarios/default/rejections"] = (200, {"data": [rejected]})
     lines = reef("releases", "--evidence", "cand-7").splitlines()
-    assert "1 lost; 2.6359831 against 2.6359833; none evidence, 1 pair" in lines[1]
+    assert "1 lost; 2.6359831 against 2.6359833; no evidence, 1 pair" in lines[1]
     at = lines.index("task         solution: 2.6359831 against 2.6359833")
     assert lines[at + 1 : at + 6] == [
         "  candidate  ",

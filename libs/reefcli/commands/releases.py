@@ -208,7 +208,7 @@ def evidence(row: dict[str, Any]) -> str:
     tasks = ", ".join(f"{found[key]} {word}" for key, word in words.items() if found.get(key))
     worth = found.get("strength") or ""
     if worth and found.get("pairs"):
-        worth = f"{worth} evidence, {counted(found['pairs'], 'pair')}"
+        worth = f"{worth.replace('none', 'no')} evidence, {counted(found['pairs'], 'pair')}"
     return "; ".join(filter(None, (tasks, " against ".join(compared(scores)), worth)))
 
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-JOBS = Counter("reef_jobs_total", "jobs by their outcome", ["binding", "outcome"])
+JOBS = Counter("reef_jobs_total", "moves of jobs, by state", ["binding", "outcome"])
 REFUSED = Counter(
     "reef_job_samples_refused_total", "samples that a recipe will never use", ["binding", "reason"]
 )
