@@ -1,9 +1,14 @@
 """Intervals cover, tests do not cry wolf, seeds do not repeat."""
 
 import random
-from itertools import pairwise
+from itertools import pairwise, product
+from math import sqrt
+from operator import mul
+from statistics import NormalDist
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reefcommon.statistics import (
     independent_seed,
@@ -93,15 +98,31 @@ def test_lower_bound_is_below_the_mean() -> None:
 
 @pytest.mark.parametrize(
     ("effects", "p"),
-    [([0.5] * 5, 1 / 32), ([0.1] * 4, 1 / 16), ([-0.1, 0.1], 0.75), ([], 1.0), ([0.0] * 9, 1.0)],
+    [([0.5] * 5, 1 / 32), ([0.1] * 4, 1 / 16), ([-0.1, 0.1], 1.0), ([], 1.0), ([0.0] * 9, 1.0)],
 )
 def test_sign_flip_test_on_cases_done_by_hand(effects: list[float], p: float) -> None:
-    assert sign_flip_test(effects) == pytest.approx(p if sum(effects) > 0 or not effects else 1.0)
+    assert sign_flip_test(effects) == pytest.approx(p)
 
 
-@pytest.mark.parametrize("n", [1, 5, 12, 13, 40])
+@pytest.mark.parametrize("n", [1, 5, 12, 13, 40, 300, 1200])
 def test_the_lowest_p_is_that_of_equal_signs(n: int) -> None:
-    assert sign_flip_test([1.0] * n) == pytest.approx(lowest_p(n), abs=1 / 2000)
+    assert sign_flip_test([1.0] * n) == lowest_p(n)
+
+
+@given(st.lists(st.integers(-6, 6).map(lambda sixths: sixths / 6), min_size=1, max_size=9))
+def test_every_assignment_of_signs_counts_once(effects: list[float]) -> None:
+    sixths = [round(effect * 6) for effect in effects]
+    sums = [sum(map(mul, signs, sixths)) for signs in product((1, -1), repeat=len(sixths))]
+    as_high = sum(one >= sum(sixths) for one in sums) / len(sums)
+    assert sign_flip_test(effects) == (as_high if sum(sixths) > 0 else 1.0)
+
+
+def test_more_effects_than_can_be_written_out_have_the_p_of_a_normal_sum() -> None:
+    draw = random.Random(5)
+    for n in (60, 400, 3000):
+        effects = [draw.gauss(0.1, 1) for _ in range(n)]
+        z = sum(effects) / sqrt(sum(effect**2 for effect in effects))
+        assert sign_flip_test(effects) == pytest.approx(1 - NormalDist().cdf(z), rel=0.1, abs=1e-3)
 
 
 @pytest.mark.parametrize("n", [8, 20])

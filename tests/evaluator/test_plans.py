@@ -29,7 +29,10 @@ def plans(section: str) -> Plans:
         ("{confidence: 0.97, policy: paired_confidence, min_pairs: 5}", "5 pairs give p = 0.03125"),
         ("{tasks: [a, b, c, d, e], score: 'math:fsum', confidence: 0.99}", "have more pairs"),
         ("{tasks: [a, b, c], score: 'math:fsum', min_pairs: 3}", "3 pairs give p = 0.125 at best"),
-        ("{policy: paired_confidence, confidence: 0.9999}", "20 pairs give p = 0.0005 at best"),
+        (
+            "{policy: paired_confidence, confidence: 0.9999999}",
+            "20 pairs give p = 9.537e-07 at best",
+        ),
     ],
 )
 def test_a_confidence_that_no_verdict_reaches_is_refused(section: str, words: str) -> None:

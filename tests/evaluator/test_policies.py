@@ -217,11 +217,11 @@ def equal_clusters(draw: random.Random) -> list[TaskResult]:
 def test_the_default_seldom_releases_an_equal_candidate(
     policy: Policy, null: Callable[[random.Random], list[TaskResult]], pairs: int
 ) -> None:
-    """False releases in 200 comparisons of equals: at most one in ten, which `confidence` asks."""
+    """False releases in 200 comparisons of equals: one in ten, which `confidence` asks, or as many more as chance gives in one of a hundred."""
     draw = random.Random(11)
     rule = Rule(policy, min_pairs=pairs)
     released = sum(decide(null(draw), rule).verdict == "select" for _ in range(200))
-    assert released <= 0.1 * 200, released
+    assert released <= 0.15 * 200, released
 
 
 def test_the_default_finds_a_candidate_that_is_better() -> None:
