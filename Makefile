@@ -26,8 +26,8 @@ serve: setup ## start everything (CONFIG=path/to/serve.yaml)
 	$(BIN)/reef serve -c $(CONFIG) $(ARGS)
 
 test: setup ## every test, on the real broker, stores and engine
-	$(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder -o console_output_style=classic -m "not e2e" $(ARGS)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m e2e $(ARGS)
+	$(BIN)/python -m pytest -q -n 5 --dist loadfile --max-worker-restart 0 --no-loadscope-reorder -o console_output_style=classic -m "not e2e" $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --max-worker-restart 0 -m e2e $(ARGS)
 
 lint: setup ## style, import contracts, dead code
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=libs:. $(BIN)/lint-imports && $(BIN)/vulture $(CODE) --min-confidence 80

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -91,6 +93,32 @@ async def test_a_fork_bomb_that_may_start_processes_is_killed_as_a_whole(sandbox
     assert found.status in ("killed", "failed"), found
     assert found.seconds < 28
     assert left_behind(tmp_path) == []
+
+
+async def test_a_fork_bomb_does_not_grow_on_a_busy_machine(sandbox):
+    """The kernel sets no limit for root: what counts the processes must not wait for them."""
+    others = len(psutil.pids())
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        bomb = run(sandbox, "import os\nwhile True:\n    os.fork()\n", Limits(processes=4))
+        running, most = asyncio.create_task(bomb), 0
+        while not running.done():
+            most = max(most, len(psutil.pids()) - others)
+            await asyncio.sleep(0.005)
+        assert (await running).status in ("killed", "failed")
+        assert most < 1500
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+async def test_what_counts_processes_runs_first_and_the_program_last(sandbox):
+    program = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
+    before = os.sched_getscheduler(0)
+    found = await run(sandbox, program, Limits(processes=2))
+    assert found.stdout == f"{os.SCHED_OTHER} {min(19, os.nice(0) + 10)}\n", found
+    assert os.sched_getscheduler(0) == before
 
 
 async def test_processes_are_allowed_up_to_the_limit(sandbox):

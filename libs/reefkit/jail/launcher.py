@@ -10,6 +10,7 @@ inherited pipe, is `{code, signal, cpu_s, memory_mb}`, `{stopped: reason}` or `{
 #
 # When the process above dies, the kernel kills the one below; when an init ends, its namespace.
 
+import contextlib
 import json
 import os
 import resource
@@ -53,6 +54,8 @@ class Job(TypedDict):
 
 def main(path: str) -> None:
     kernel.die_with_parent()
+    with contextlib.suppress(OSError):  # if memory is short, the program ends, and no service
+        _write("/proc/self/oom_score_adj", "1000")
     with open(path, encoding="utf-8") as stream:
         job: Job = json.load(stream)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +87,7 @@ def _enter_namespaces(job: Job) -> None:
 
 def _supervise(job: Job) -> None:
     _write_files(job)
-    before = _processes_in_namespace() if job["processes"] else 0
+    most = _processes_in_namespace() + 1 + job["processes"] if job["processes"] else 0
     reading, writing = os.pipe()
     program = os.fork()
     if program == 0:
@@ -100,7 +103,7 @@ def _supervise(job: Job) -> None:
         ended, status, used = os.wait4(program, os.WNOHANG if job["processes"] else 0)
         if ended:
             break
-        if _processes_in_namespace() > before + 1 + job["processes"]:
+        if _processes_in_namespace(most) > most:
             _report(job, stopped="processes")
             return  # the namespace ends with its init
         time.sleep(_LOOK_EVERY_S)
@@ -120,6 +123,8 @@ def _become_program(job: Job, faults: int) -> NoReturn:
         os.closerange(4, 256)
         faults = 3
         # Serving goes first; and so does the process that counts the others.
+        if os.sched_getscheduler(0) == os.SCHED_RR:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.nice(_NICENESS)
         _limit(job)
         for number in range(1, signal.NSIG):
@@ -168,11 +173,12 @@ def _write_files(job: Job) -> None:
         _write(path, text)
 
 
-def _processes_in_namespace() -> int:
-    # The folder of the outer namespace, or of bubblewrap's own: both list these processes.
+def _processes_in_namespace(most: int = sys.maxsize) -> int:
+    # The folder of the outer namespace, or of bubblewrap's own: both list these processes, the
+    # newest last. Above `most` no more are counted: each costs time in which others start.
     own, found = os.readlink("/proc/self/ns/pid"), 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for name in reversed(os.listdir("/proc")):
+        if name.isdigit() and found <= most:
             try:
                 found += os.readlink(f"/proc/{name}/ns/pid") == own
             except OSError:
