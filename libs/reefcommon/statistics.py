@@ -78,13 +78,14 @@ def sign_flip_test(effects: Sequence[float]) -> float:
 
     It is the share of sign assignments whose mean is at least the observed mean, and 1 if that is
     not above 0. All 2^n assignments count; effects are first rounded to 1/2520 of the largest one,
-    to fewer steps above 115 effects.
+    to fewer steps above 114 effects.
     """
     # If both sides are interchangeable, p <= a happens with probability <= a, rounded or not.
     moved = [effect for effect in effects if effect]
     width = len(moved) + 1
     steps = max(1, min(_STEPS, _MAX_BITS // width**2))
-    sizes = [round(effect * steps / max(map(abs, moved))) for effect in moved]
+    largest = max(map(abs, moved), default=1.0)
+    sizes = [round(effect * steps / largest) for effect in moved]
     if sum(sizes) <= 0:
         return 1.0
     # The generating function of the sum of all positive effects: `width` bits hold one coefficient.
