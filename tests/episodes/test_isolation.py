@@ -106,5 +106,7 @@ async def test_h3_every_episode_is_run_in_the_isolation(
     runner = runner_at(tmp_path, isolation="bubblewrap")
     for _ in range(2):
         await runner.run(task(), (), seat(model))
-    assert [Path(words[0]).name for words in commands] == ["bwrap", "bwrap"]
-    assert all("--unshare-all" in words for words in commands)
+    assert len(commands) == 2
+    assert all(
+        {"bwrap", "--unshare-all"} <= {Path(word).name for word in words} for words in commands
+    )

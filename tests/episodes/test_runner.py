@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from reefkit.episodes.process import Bounds
 from reefkit.episodes.relay import Relay, Upstream, running
 from reefkit.episodes.runner import AgentRunner
 from tests.episodes.conftest import ISOLATIONS, Model, left_over, runner_at, seat, task
+from tests.fakes.priorities import may_run_ahead, policies_during
 
 RULE = (Entry("r", "rules", {"text": "Write the label."}),)
 
@@ -128,6 +130,18 @@ async def test_a_run_has_a_bound_on_its_processes_and_its_memory(
     done = await runner.run(task(), (), seat(model))
     assert (done.status, done.files) == (status, {"a.txt": "b"})
     assert left_over() == []
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_what_counts_an_agents_processes_runs_ahead_of_them(
+    model: Model, tmp_path: Path, isolation: str
+) -> None:
+    model.answer = lambda _messages: "fork\nloop"
+    runner = runner_at(tmp_path, isolation=isolation, timeout_s=3.0)
+    done, launchers, programs = await policies_during(runner.run(task(), (), seat(model)))
+    assert done.status == "timeout"
+    assert (os.SCHED_RR in launchers) == may_run_ahead()
+    assert programs == {os.SCHED_OTHER}
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

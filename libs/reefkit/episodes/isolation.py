@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reefcommon.config_agent import Isolation
 from reefcommon.errors import BadConfig
+from reefkit.jail.kernel import AHEAD_OF_ALL
 
 _PYTHON = str(Path(sys.executable).resolve())
 _LIBRARIES = Path(__file__).resolve().parents[2]
@@ -33,10 +34,8 @@ def command(
     isolation: Isolation, folder: Path, readable: Sequence[Path], control: int
 ) -> list[str]:
     """Return the command of a launcher. Raises BadConfig if bubblewrap is not installed."""
-    launcher = [_PYTHON, "-I", "-S", "-c", _BOOT, str(control)]
-    if isolation == "local":
-        return launcher
-    return [*_bubblewrap(folder, readable), *launcher]
+    apart = [] if isolation == "local" else _bubblewrap(folder, readable)
+    return [*AHEAD_OF_ALL, *apart, _PYTHON, "-I", "-S", "-c", _BOOT, str(control)]
 
 
 def check(isolation: Isolation) -> None:

@@ -27,7 +27,7 @@ _NAMESPACES = (
 )
 _MB = 1024 * 1024
 _LOOK_EVERY_S = 0.02
-_OPEN_FILES, _NICENESS, _THREADS = 64, 10, 64
+_OPEN_FILES, _THREADS = 64, 64
 _STACK_BYTES = 8 * _MB
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _RUN = (
@@ -122,10 +122,7 @@ def _become_program(job: Job, faults: int) -> NoReturn:
         os.set_inheritable(3, False)
         os.closerange(4, 256)
         faults = 3
-        # Serving goes first; and so does the process that counts the others.
-        if os.sched_getscheduler(0) == os.SCHED_RR:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        os.nice(_NICENESS)
+        kernel.step_back()
         _limit(job)
         for number in range(1, signal.NSIG):
             if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):

@@ -16,6 +16,7 @@ import orjson
 import structlog
 
 from reefcommon.recipe_context import Limits
+from reefkit.jail.kernel import AHEAD_OF_ALL
 
 log = structlog.get_logger()
 
@@ -23,6 +24,11 @@ _LOOK_EVERY_S = 0.05
 _MB = 1024 * 1024
 _LAST_WORDS_S = 5.0
 _REPORT_BYTES = 4096
+_PIPE = subprocess.PIPE
+# A session of its own: one signal reaches the launcher and all that has not left it. The launcher's
+# death takes the rest along. It inherits no environment: it holds secrets.
+_APART: dict[str, Any] = {"env": {}, "cwd": "/", "start_new_session": True}
+_APART |= {"stdin": subprocess.DEVNULL, "stdout": _PIPE, "stderr": _PIPE}
 KilledFor = Literal["timeout", "output", "killed"]
 
 
@@ -68,7 +74,11 @@ def watch(
         try:
             write_job(writing)
             began = time.monotonic()
-            process = _started(command, writing, limits.processes > 0)
+            process = subprocess.Popen(  # noqa: S603 - the purpose of this module
+                [*AHEAD_OF_ALL, *command] if limits.processes else command,
+                **_APART,
+                pass_fds=(writing,),
+            )
         finally:
             os.close(writing)
         with process:
@@ -80,25 +90,6 @@ def watch(
     if reason is None and ("stopped" in facts or not facts):
         reason = "killed"
     return Ended(out.text, err.text, time.monotonic() - began, reason, facts)
-
-
-def _started(command: Sequence[str], report: int, counted: bool) -> "subprocess.Popen[bytes]":
-    # Root's processes have no limit but the launcher's count, and a fork bomb must not keep it from
-    # the processor: one of 13,000 processes took all memory. So what counts runs before all else,
-    # by the policy of this thread, if it is root's. Others have the kernel's limit.
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, *((os.SCHED_RR, os.sched_param(1)) if counted else before))
-    # A session of its own: one signal reaches the launcher and all that has not left it. The
-    # launcher's death takes the rest along. It inherits no environment: it holds secrets.
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    options: dict[str, Any] = {"pass_fds": (report,), "env": {}, "cwd": "/"}
-    try:
-        return subprocess.Popen(  # noqa: S603 - the purpose of this module
-            command, stdin=null, stdout=pipe, stderr=pipe, start_new_session=True, **options
-        )
-    finally:
-        os.sched_setscheduler(0, *before)
 
 
 def _read(

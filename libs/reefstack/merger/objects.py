@@ -5,7 +5,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -116,7 +115,8 @@ def records_of(offset: int, data: bytes) -> list[Record]:
         ]
     except (CorruptRecordException, ValueError):
         return []
-    return found if found and found[0].offset == offset and _contiguous(found) else []
+    whole = [record.offset for record in found] == [*range(offset, offset + len(found))]
+    return found if whole else []
 
 
 def end_of(offset: int, data: bytes) -> int:
@@ -135,7 +135,3 @@ def _plain(batch: DefaultRecordBatch) -> bool:
         # others may need a codec that is not here
         and batch.compression_type == DefaultRecordBatch.CODEC_NONE
     )
-
-
-def _contiguous(records: Iterable[Record]) -> bool:
-    return all(later.offset == earlier.offset + 1 for earlier, later in pairwise(records))

@@ -208,7 +208,8 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
     adopted: list[SpoolFile] = []
     ours = {file.directory for file in held}
     for directory in sorted(root.iterdir()):
-        if directory in ours or not _in_use(directory):
+        used = (directory / "spool.db").exists() or old_segments.files(directory)
+        if directory in ours or not used:
             continue
         if (descriptor := lock(directory / "lock")) is None:
             continue
@@ -223,10 +224,6 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
         else:
             file.close()
     return adopted
-
-
-def _in_use(directory: Path) -> bool:
-    return (directory / "spool.db").exists() or bool(old_segments.files(directory))
 
 
 def _write(db: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
