@@ -1,10 +1,12 @@
 """The operations endpoints of every service, and its main function."""
 
+import resource
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -144,7 +146,7 @@ def serve(service: str, own: type[Own], build: Callable[[SystemSettings, Own], A
 
 def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
     """Serve until SIGTERM or SIGINT, then drain for at most `drain_s` seconds and exit with 0."""
-    end_with_0_on_sigterm()
+    set_up_process()
     kafka_uvloop.mend()
     kafka_sequences.mend()
     uvicorn.run(
@@ -159,9 +161,14 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
     )
 
 
-def end_with_0_on_sigterm() -> None:
+def set_up_process() -> None:
+    """End with 0 on SIGTERM, and allow as many connections as the system lets this user have."""
     # uvicorn raises the signal again after its clean shutdown.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Most systems begin with 1,024, of which a client and its answer's node take two.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _json(body: object, status: int = 200) -> Response:

@@ -105,8 +105,7 @@ class OpenClawRLLearner(AdapterLearner):
             sums["gap"] += float((gap_BR.detach().abs() * mask_BR).sum())
             sums["tokens"] += float(mask_BR.sum())
 
-        norm = self.policy.update()
-        return self._result(batch, lessons, sums, norm)
+        return self._result(batch, lessons, sums, self.policy.update())
 
     def _lesson(self, unit: Unit) -> Lesson:
         student = rollout(unit, self.knobs.score_range)

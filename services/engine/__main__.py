@@ -11,7 +11,7 @@ with kept():
 
     from reefcommon.errors import BadConfig
     from reefkit.http1 import DeclineUpgrades
-    from reefkit.ops import end_with_0_on_sigterm
+    from reefkit.ops import set_up_process
     from reefkit.telemetry import set_up
     from services.engine.app import build_app
     from services.engine.settings import Settings
@@ -35,7 +35,7 @@ def main() -> int:
         server.should_exit = True
 
     server = uvicorn.Server(server_config(build_app(settings, on_crash), settings))
-    end_with_0_on_sigterm()
+    set_up_process()
     server.run()
     return 1 if crashes or not server.started else 0
 

@@ -14,7 +14,7 @@ with kept():
     from reefcommon.errors import BadConfig
     from reefcommon.settings import SystemSettings
     from reefkit import kafka_sequences, kafka_uvloop, telemetry
-    from reefkit.ops import end_with_0_on_sigterm
+    from reefkit.ops import set_up_process
     from services.gateway.app import SERVICE, Gateway, build
     from services.gateway.edge import allocation
     from services.gateway.edge.httptools import bounded
@@ -95,7 +95,7 @@ def main() -> int:
         ws="none",
         lifespan="on",
     )
-    end_with_0_on_sigterm()
+    set_up_process()
     kafka_uvloop.mend()
     kafka_sequences.mend()
     allocation.set_up()

@@ -69,7 +69,6 @@ def _allow(ruleset: int, path: str, allowed: int) -> None:
         return
     try:
         rights = allowed if os.path.isdir(path) else allowed & _FILES
-        rule = _Beneath(rights, found)
-        call(_ADD, ruleset, _BENEATH, ctypes.byref(rule), 0)
+        call(_ADD, ruleset, _BENEATH, ctypes.byref(_Beneath(rights, found)), 0)
     finally:
         os.close(found)

@@ -116,8 +116,7 @@ def _become_program(job: Job, faults: int) -> NoReturn:
     try:
         kernel.die_with_parent()
         os.chdir(job["work"])
-        source = os.open("stdin", os.O_RDONLY)
-        os.dup2(source, 0)
+        os.dup2(os.open("stdin", os.O_RDONLY), 0)
         os.dup2(faults, 3)
         os.set_inheritable(3, False)
         os.closerange(4, 256)

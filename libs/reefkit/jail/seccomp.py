@@ -109,8 +109,7 @@ def install(*, processes: bool, own_pid: int | None) -> None:
     if platform.machine() not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no table of system calls for {platform.machine()}")
     code = _assembled(processes=processes, own_pid=own_pid)
-    program = _Program(len(code) // 8, code)
-    prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0)
+    prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(code) // 8, code)), 0, 0)
 
 
 def _assembled(*, processes: bool, own_pid: int | None) -> bytes:

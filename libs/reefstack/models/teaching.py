@@ -38,8 +38,7 @@ def write_taught(
         for step in range(steps):
             progress(step / steps)
             ids, labels = _batch(tokenizer, pairs_of(step))
-            loss = model(input_ids=ids, labels=labels).loss
-            loss.backward()
+            model(input_ids=ids, labels=labels).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
